@@ -1,0 +1,1 @@
+"""Checkpoints as files: whole or not at all, plain data only, found again in a folder (design section 4)."""

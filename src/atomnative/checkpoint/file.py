@@ -1,0 +1,90 @@
+"""One checkpoint file: written whole or not at all, read as tensors and plain values or refused."""
+
+import contextlib
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atomnative.errors import CheckpointError, RunFolderError
+
+FORMAT = 1
+"""Version of the layout below; a reader refuses a newer one."""
+
+COMMON: dict[str, type | tuple[type, ...]] = {"format": int, "config": Mapping, "training": (Mapping, type(None))}
+"""What every checkpoint has beside the sections of its architecture; `training` is None for bare weights."""
+
+
+def write_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write `content` beside `path`, force it to the disk, and rename it into place.
+
+    Raises:
+        RunFolderError: the folder cannot be written; what stood at `path` before still stands.
+    """
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            with open(beside, "wb") as file:
+                torch.save(dict(content), file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise RunFolderError(f"checkpoint {target} cannot be written ({error.strerror}): free space or choose another folder") from error
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a checkpoint, on the CPU. Nothing in the file is ever run.
+
+    Raises:
+        CheckpointError: no such file, not a checkpoint, damaged, or of a newer format.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"checkpoint {path} does not exist or is not a file: check the path")
+    try:
+        # torch does not check the archive's checksums itself.
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise CheckpointError(f"checkpoint {path} is damaged (checksum of {damaged}): use an older one")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
+    except PermissionError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read ({error.strerror}): check its permissions") from error
+    except Exception as error:  # any byte may be wrong, so anything may be raised
+        raise CheckpointError(f"checkpoint {path} is cut short, damaged or no checkpoint: use another one") from error
+    _check_common(path, content)
+    return content
+
+
+def _check_common(path: Path, content: object) -> None:
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} is not an atomnative checkpoint (it holds a {type(content).__name__})")
+    for name, kind in COMMON.items():
+        if name not in content:
+            raise CheckpointError(f"{path} is not an atomnative checkpoint (it has no {name!r})")
+        if not isinstance(content[name], kind):
+            raise CheckpointError(f"{path} is not an atomnative checkpoint ({name!r} is a {type(content[name]).__name__})")
+    if content["format"] > FORMAT:
+        raise CheckpointError(f"{path} has format {content['format']}, this program reads up to {FORMAT}: update atomnative")
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # a folder cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
