@@ -39,7 +39,9 @@ def write_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) -
             raise
         _sync_folder(target.parent)
     except OSError as error:
-        raise RunFolderError(f"checkpoint {target} cannot be written ({error.strerror}): free space or choose another folder") from error
+        raise RunFolderError(
+            f"checkpoint {target} cannot be written ({error.strerror}): free space or choose another folder"
+        ) from error
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -75,9 +77,13 @@ def _check_common(path: Path, content: object) -> None:
         if name not in content:
             raise CheckpointError(f"{path} is not an atomnative checkpoint (it has no {name!r})")
         if not isinstance(content[name], kind):
-            raise CheckpointError(f"{path} is not an atomnative checkpoint ({name!r} is a {type(content[name]).__name__})")
+            raise CheckpointError(
+                f"{path} is not an atomnative checkpoint ({name!r} is a {type(content[name]).__name__})"
+            )
     if content["format"] > FORMAT:
-        raise CheckpointError(f"{path} has format {content['format']}, this program reads up to {FORMAT}: update atomnative")
+        raise CheckpointError(
+            f"{path} has format {content['format']}, this program reads up to {FORMAT}: update atomnative"
+        )
 
 
 def _sync_folder(folder: Path) -> None:

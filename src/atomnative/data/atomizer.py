@@ -273,4 +273,3 @@ def _code_point_cut(pending: bytearray, bound: int) -> int | None:
                 return at
             return length if len(pending) >= length else None
     return bound
-

@@ -76,7 +76,9 @@ class ByteCorpus:
         self.starts: list[int] = [0, *ends[:-1]]
         self.total: int = ends[-1]
         if self.total < 2:
-            raise CorpusError(f"corpus of {self.total} byte ({self.paths[0]}): at least 2 bytes are needed to predict one")
+            raise CorpusError(
+                f"corpus of {self.total} byte ({self.paths[0]}): at least 2 bytes are needed to predict one"
+            )
         self._open: OrderedDict[int, BinaryIO] = OrderedDict()
 
     def signature(self) -> dict[str, list[str] | list[int] | int]:
@@ -169,7 +171,9 @@ def _shard_size(path: str) -> int:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
     except OSError as error:
-        raise CorpusError(f"shard {path} cannot be read ({error.strerror}): check the path and its permissions") from error
+        raise CorpusError(
+            f"shard {path} cannot be read ({error.strerror}): check the path and its permissions"
+        ) from error
     if size == 0:
         raise CorpusError(f"shard {path} is empty: leave it out")
     return size

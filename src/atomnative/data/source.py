@@ -93,7 +93,9 @@ class StreamingPacketSource:
         if strict_corpus:
             check_same_corpus(state["corpus"], self.corpus)
         if state["chunk_bytes"] != self._chunk_bytes:
-            raise ConfigError(f"chunk_bytes was {state['chunk_bytes']} when saved, {self._chunk_bytes} now: use the same")
+            raise ConfigError(
+                f"chunk_bytes was {state['chunk_bytes']} when saved, {self._chunk_bytes} now: use the same"
+            )
         self.recent.clear()
         self._held = None if state["held"] is None else AtomPacket(**state["held"])
         self.atomizer.load_state_dict(state["atomizer"])

@@ -8,7 +8,15 @@ import torch
 
 from atomnative.data.atomizer import Atomizer, byte_tick_feature_table
 from atomnative.data.corpus import ByteCorpus, check_same_corpus
-from atomnative.data.features import LIVE_COLUMNS, N_LIVE, N_SKETCH, cosine_column, next_sketch, phase_columns, sketch_norm
+from atomnative.data.features import (
+    LIVE_COLUMNS,
+    N_LIVE,
+    N_SKETCH,
+    cosine_column,
+    next_sketch,
+    phase_columns,
+    sketch_norm,
+)
 from atomnative.errors import ConfigError
 
 # Legend: K ticks, B streams.

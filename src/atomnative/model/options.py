@@ -36,7 +36,12 @@ def single_stream_options(model: "AtomNativeModel") -> list[SingleStreamOption]:
             "use a scalar or learnable leak, set_field_leak_spectrum(None)",
             True,
         ),
-        (model.max_payload_bytes > 1, "max_payload_bytes > 1 (spans)", "build the model with max_payload_bytes=1", False),
+        (
+            model.max_payload_bytes > 1,
+            "max_payload_bytes > 1 (spans)",
+            "build the model with max_payload_bytes=1",
+            False,
+        ),
         (
             not model.field_obligatory_hard,
             "field_obligatory_hard=False (the soft readout)",

@@ -20,9 +20,7 @@ class FieldProbe(nn.Linear):
         return 1.0 - F.cosine_similarity(self(z), x, dim=-1)
 
 
-def field_summary(
-    mean: torch.Tensor, std: torch.Tensor, persistence: torch.Tensor, r: torch.Tensor
-) -> torch.Tensor:
+def field_summary(mean: torch.Tensor, std: torch.Tensor, persistence: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
     """`z = LayerNorm([mean_m alpha, std_m alpha, persistence, r])`, without weights: the probe's are linear. [..., 4d]"""
     parts = torch.cat([mean, std, persistence, r], dim=-1)
     return F.layer_norm(parts, parts.shape[-1:])

@@ -28,9 +28,7 @@ class Propagator(NamedTuple):
     """`dt c S Q sin(phi_m)`, [n]."""
 
 
-def propagator(
-    sigma: torch.Tensor, eta: torch.Tensor, c: torch.Tensor, leak: torch.Tensor, n: int
-) -> Propagator:
+def propagator(sigma: torch.Tensor, eta: torch.Tensor, c: torch.Tensor, leak: torch.Tensor, n: int) -> Propagator:
     """The matrices of one tick, with gradients to the trained scalars and the leak.
 
     Args:

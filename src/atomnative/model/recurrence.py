@@ -8,9 +8,7 @@ import torch
 # [B d, n] x [n, n], and the readout's a plain one over its last two axes.
 
 
-def plain_recurrence(
-    field: torch.Tensor, W: torch.Tensor, v: torch.Tensor, max_rms: float | None
-) -> torch.Tensor:
+def plain_recurrence(field: torch.Tensor, W: torch.Tensor, v: torch.Tensor, max_rms: float | None) -> torch.Tensor:
     """The recurrence as it is written, differentiated by autograd: the twin that `field_recurrence` is tested against.
 
     Args:
@@ -40,9 +38,7 @@ def field_recurrence(field: torch.Tensor, W: torch.Tensor, v: torch.Tensor, max_
 
 class _Recurrence(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, field: torch.Tensor, W: torch.Tensor, v: torch.Tensor, max_rms: float | None
-    ) -> torch.Tensor:
+    def forward(ctx: Any, field: torch.Tensor, W: torch.Tensor, v: torch.Tensor, max_rms: float | None) -> torch.Tensor:
         ticks, streams, d, n = v.shape
         states = torch.empty_like(v)  # [K, B, d, n]
         rms = v.new_zeros(ticks, streams)  # [K, B], of the field before the limiter

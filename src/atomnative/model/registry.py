@@ -24,7 +24,9 @@ def model_from_checkpoint(content: Mapping[str, Any]) -> ByteModel:
     """
     arch = content["config"].get("arch")
     if arch not in ARCHITECTURES:
-        raise CheckpointError(f"unknown architecture {arch!r} in the checkpoint: this program knows {', '.join(ARCHITECTURES)}")
+        raise CheckpointError(
+            f"unknown architecture {arch!r} in the checkpoint: this program knows {', '.join(ARCHITECTURES)}"
+        )
     model = ARCHITECTURES[arch].from_options(content["config"])
     model.load_sections(content)
     return model

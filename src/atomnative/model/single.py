@@ -277,7 +277,7 @@ class AtomNativeModel(ByteModel):
     def from_options(cls, options: Mapping[str, Any]) -> "AtomNativeModel":
         known = {field.name for field in fields(ModelConfig)}
         try:
-            atomizer = Atomizer(**options["atomizer"])
+            atomizer = Atomizer(**options["atomizer"]) if "atomizer" in options else None
             return cls(atomizer=atomizer, **{name: value for name, value in options.items() if name in known})
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"the checkpoint's config is not one of this program ({error})") from error

@@ -1,0 +1,102 @@
+"""`atomnative chat`."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from atomnative.errors import ConfigError
+from atomnative.inference.chat import ASSISTANT_TAG, USER_TAG, stream_reply
+from atomnative.inference.text import printable
+from atomnative.model.protocol import ByteModel
+from atomnative.model.registry import load_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatConfig:
+    """Let a trained model go on with a text, or talk to it."""
+
+    checkpoint: Path
+    """A checkpoint file, or a run folder whose newest is taken."""
+    prompt: str | None = None
+    """What to answer."""
+    interactive: bool = False
+    """Talk: one line, one reply. Ctrl-C ends a reply, Ctrl-D the talk."""
+    raw: bool = False
+    """Go on with the prompt as it is, without the tags."""
+    user_tag: str = USER_TAG
+    """Written before what you say."""
+    assistant_tag: str = ASSISTANT_TAG
+    """Written before the reply."""
+    max_packets: int = 400
+    """Bytes of a reply at most."""
+    temperature: float = 0.8
+    """0 takes the likeliest byte each time; higher is wilder."""
+    top_k: int = 40
+    """Draw among the k likeliest bytes; 0: all."""
+    top_p: float = 1.0
+    """Draw among the fewest likeliest bytes that together have this probability."""
+    seed: int | None = None
+    """The same seed gives the same reply."""
+    threads: int = 1
+    """CPU threads; a byte at a time is too little work to share."""
+    device: str = "cpu"
+    """Where to run: cpu, cuda, ..."""
+
+
+def main(argv: Sequence[str]) -> None:
+    import torch
+
+    config = tyro.cli(ChatConfig, args=argv, prog="atomnative chat")
+    if (config.prompt is None) == (not config.interactive):
+        raise ConfigError("say what to answer with --prompt TEXT, or talk with --interactive: one of the two")
+    if config.threads < 1:
+        raise ConfigError(f"--threads must be at least 1, not {config.threads}")
+    torch.set_num_threads(config.threads)
+    model = load_model(config.checkpoint, config.device)
+    if config.prompt is not None:
+        _show(_reply(model, config, config.prompt, reset=True))
+    else:
+        _talk(model, config)
+
+
+def _talk(model: ByteModel, config: ChatConfig) -> None:
+    first = True
+    while True:
+        try:
+            line = input("> " if config.raw else f"{config.user_tag} ")
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        if not config.raw:
+            print(config.assistant_tag, end="", flush=True)
+        try:
+            _show(_reply(model, config, line if first or config.raw else f"\n{line}", reset=first))
+        except KeyboardInterrupt:
+            print()
+        first = False
+
+
+def _reply(model: ByteModel, config: ChatConfig, prompt: str, *, reset: bool) -> Iterator[str]:
+    return stream_reply(
+        model,
+        prompt,
+        max_packets=config.max_packets,
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        seed=config.seed,
+        raw=config.raw,
+        user_tag=config.user_tag,
+        assistant_tag=config.assistant_tag,
+        reset=reset,
+    )
+
+
+def _show(pieces: Iterator[str]) -> None:
+    for piece in pieces:
+        sys.stdout.write(printable(piece))
+        sys.stdout.flush()
+    print()

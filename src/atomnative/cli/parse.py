@@ -1,0 +1,34 @@
+"""Flags to a config; where a run is resumed, what was not said is as in the checkpoint."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import tyro
+
+from atomnative.training.config import OF_THIS_START, RunConfig
+from atomnative.training.run import Found, find_start
+
+Config = TypeVar("Config", bound=RunConfig)
+
+
+def parse_run(config_class: type[Config], argv: Sequence[str], prog: str) -> tuple[Config, Found | None]:
+    """The config, and the checkpoint that the run goes on from."""
+    said = tyro.cli(config_class, args=argv, prog=prog)
+    said.check()
+    start = find_start(said)
+    if start is None:
+        return said, None
+    return tyro.cli(
+        config_class, args=argv, prog=prog, default=config_class(**_saved(config_class, said, start))
+    ), start
+
+
+def _saved(config_class: type[RunConfig], said: RunConfig, start: Found) -> dict[str, Any]:
+    config = start.content["config"]
+    saved = {**config, "max_span_bytes": config.get("max_payload_bytes"), **start.training.get("settings", {})}
+    if said.data or said.data_glob:  # another way of naming the corpus replaces the whole of it
+        saved = {name: value for name, value in saved.items() if name not in ("data", "data_glob")}
+    names = {field.name for field in fields(config_class)} - OF_THIS_START
+    known = {name: value for name, value in saved.items() if name in names}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}

@@ -1,0 +1,1 @@
+"""How well a model predicts text that it was not trained on."""

@@ -1,0 +1,1 @@
+"""Bytes out: sampling, text as it becomes whole, replies."""

@@ -1,0 +1,156 @@
+"""Generation and chat with the single-stream form."""
+
+import copy
+from collections.abc import Iterator
+from itertools import islice
+
+import torch
+
+from atomnative.data.atomizer import AtomPacket
+from atomnative.errors import ConfigError
+from atomnative.inference.sampling import check_sampling, sample_byte
+from atomnative.inference.text import printable, text_pieces, until
+from atomnative.model.protocol import ByteModel
+
+USER_TAG = "Utilisateur:"
+ASSISTANT_TAG = "Assistant:"
+
+
+def generate_bytes(
+    model: ByteModel,
+    prompt: bytes,
+    *,
+    temperature: float = 0.8,
+    top_k: int = 40,
+    top_p: float = 1.0,
+    seed: int | None = None,
+    reset: bool = True,
+) -> Iterator[int]:
+    """Read the prompt, then write bytes without end, each read back by the model.
+
+    Args:
+        prompt: read first; where it is empty, a newline is.
+        temperature, top_k, top_p: see `sample_byte`.
+        seed: the same seed writes the same bytes; None: others each time. Torch's global generator is left alone.
+        reset: start an episode first; otherwise go on after what was read and written before.
+
+    Raises:
+        ConfigError: a setting out of its domain.
+    """
+    check_sampling(temperature, top_k, top_p)
+    return _generate(model, prompt or b"\n", temperature, top_k, top_p, seed, reset)
+
+
+def _generate(
+    model: ByteModel, prompt: bytes, temperature: float, top_k: int, top_p: float, seed: int | None, reset: bool
+) -> Iterator[int]:
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    if reset:
+        model.reset_state()
+    for packet in model.atomizer.encode_bytes(prompt, reset=reset):
+        logits = _read(model, packet)
+    while True:
+        byte = sample_byte(logits[0], temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
+        # Read back before it is given out: whoever stops listening leaves a model that knows all it has said.
+        logits = _read(model, model.atomizer.packet_from_payload(bytes((byte,))))
+        yield byte
+
+
+@torch.no_grad()
+def _read(model: ByteModel, packet: AtomPacket) -> torch.Tensor:
+    return model.next_byte_logits(packet)
+
+
+def stream_reply(
+    model: ByteModel,
+    prompt: str,
+    *,
+    max_packets: int = 400,
+    max_length: int | None = None,
+    temperature: float = 0.8,
+    top_k: int = 40,
+    top_p: float = 1.0,
+    seed: int | None = None,
+    raw: bool = False,
+    user_tag: str = USER_TAG,
+    assistant_tag: str = ASSISTANT_TAG,
+    reset: bool = True,
+) -> Iterator[str]:
+    """The reply in pieces, as it is written. Arguments as `generate_reply`."""
+    if max_packets < 0:
+        raise ConfigError(f"max_packets must not be negative, not {max_packets}")
+    if max_length is not None and max_length < 0:
+        raise ConfigError(f"max_length must not be negative, not {max_length}")
+    asked = prompt if raw else f"{user_tag} {prompt}\n{assistant_tag}"
+    values = generate_bytes(
+        model,
+        asked.encode("utf-8", "surrogateescape"),
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        reset=reset,
+    )
+    limit = max_packets if max_length is None else min(max_packets, max_length)
+    pieces = text_pieces(islice(values, limit))
+    return pieces if raw or not user_tag else until(pieces, f"\n{user_tag}")
+
+
+def generate_reply(
+    model: ByteModel,
+    prompt: str,
+    max_packets: int = 400,
+    max_length: int | None = None,
+    temperature: float = 0.8,
+    top_k: int = 40,
+    top_p: float = 1.0,
+    seed: int | None = None,
+    raw: bool = False,
+    user_tag: str = USER_TAG,
+    assistant_tag: str = ASSISTANT_TAG,
+    reset: bool = True,
+) -> str:
+    """What the model writes after a prompt.
+
+    Args:
+        prompt: wrapped as `USER_TAG prompt`, newline, `ASSISTANT_TAG`; the reply ends where the model begins a new turn.
+        max_packets: packets written at most; in byte tick, bytes.
+        max_length: bytes written at most.
+        temperature: 0 takes the likeliest byte each time.
+        top_k: draw among the k likeliest bytes; 0: all.
+        top_p: draw among the fewest likeliest bytes that together have this probability.
+        seed: the same seed gives the same reply.
+        raw: take the prompt as it is, and stop only at the bounds.
+        reset: start an episode first; otherwise go on with the conversation.
+
+    Returns: text; bytes that can belong to no character are U+FFFD, and half a character at the end is dropped.
+
+    Raises:
+        ConfigError: a setting out of its domain.
+    """
+    return "".join(
+        stream_reply(
+            model,
+            prompt,
+            max_packets=max_packets,
+            max_length=max_length,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            raw=raw,
+            user_tag=user_tag,
+            assistant_tag=assistant_tag,
+            reset=reset,
+        )
+    )
+
+
+def sample_text(model: ByteModel, prompt: bytes, count: int, *, seed: int) -> str:
+    """`count` bytes written after a prompt by a copy of the model, as printable text; the model stays as it is."""
+    twin = copy.deepcopy(model).eval()
+    return printable("".join(text_pieces(islice(generate_bytes(twin, prompt, seed=seed), count))))

@@ -1,0 +1,1 @@
+"""Runs: windows, optimizer, checkpoints, stop and resume (design section 4)."""
