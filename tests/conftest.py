@@ -1,4 +1,4 @@
-"""What every test gets: one thread, deterministic operations, uninitialised memory full of NaN, global state restored."""
+"""What every test gets: one thread, deterministic operations, fresh memory full of NaN, global state restored."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -18,6 +18,9 @@ COMMON: dict[str, type | tuple[type, ...]] = {"format": int, "config": Mapping, 
 """What every checkpoint has beside the sections of its architecture; `training` is None for bare weights."""
 
 
+_ABSENT = object()
+
+
 def write_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
     """Write `content` beside `path`, force it to the disk, and rename it into place.
 
@@ -40,7 +43,7 @@ def write_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) -
         _sync_folder(target.parent)
     except OSError as error:
         raise RunFolderError(
-            f"checkpoint {target} cannot be written ({error.strerror}): free space or choose another folder"
+            f"checkpoint {target} cannot be written ({error.strerror}): make room or choose another folder"
         ) from error
 
 
@@ -71,19 +74,19 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_common(path: Path, content: object) -> None:
+    problem = None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path} is not an atomnative checkpoint (it holds a {type(content).__name__})")
-    for name, kind in COMMON.items():
-        if name not in content:
-            raise CheckpointError(f"{path} is not an atomnative checkpoint (it has no {name!r})")
-        if not isinstance(content[name], kind):
-            raise CheckpointError(
-                f"{path} is not an atomnative checkpoint ({name!r} is a {type(content[name]).__name__})"
-            )
-    if content["format"] > FORMAT:
-        raise CheckpointError(
-            f"{path} has format {content['format']}, this program reads up to {FORMAT}: update atomnative"
-        )
+        problem = f"it holds a {type(content).__name__}"
+    else:
+        for name, kind in COMMON.items():
+            if not isinstance(content.get(name, _ABSENT), kind):
+                problem = f"its {name!r} is missing or of another kind"
+                break
+    if problem is not None:
+        raise CheckpointError(f"{path} is not an atomnative checkpoint ({problem}): use another file")
+    saved = content["format"]  # type: ignore[index]  # a dict, by now
+    if saved > FORMAT:
+        raise CheckpointError(f"{path} has format {saved}, this program reads up to {FORMAT}: update atomnative")
 
 
 def _sync_folder(folder: Path) -> None:

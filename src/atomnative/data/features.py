@@ -143,7 +143,7 @@ def packet_features(
     dot = np.float32(0.0)
     for column in range(N_SKETCH):
         dot = dot + g[column] * sketch[column]
-    x[COSINE] = cosine_column(dot, sketch_norm(g), sketch_norm(sketch))
+    x[COSINE] = cosine_column(np.asarray(dot), sketch_norm(g), sketch_norm(sketch))
     x[302] = BOUNDARY_CODES[boundary] / 7.0
     x[303] = level / 3.0
     x[SKETCH] = sketch

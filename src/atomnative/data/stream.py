@@ -31,8 +31,8 @@ class BatchedByteStream:
         offsets: first position of each stream; by default `b * total // B`.
         chunk: bytes read from the corpus at a time for each stream.
         pack_mode, phase_period: of the `Atomizer` whose byte-tick features these are.
-        warmup: bytes before each non-zero offset (around the corpus's end where needed) that are run through the feature
-            context only.
+        warmup: bytes before each non-zero offset (around the corpus's end where needed) that are run through the
+            feature context only.
         device: where the tensors are put.
 
     From a fresh context the features equal `Atomizer(max_span_bytes=1, ...)`'s bit for bit.

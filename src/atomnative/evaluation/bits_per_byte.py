@@ -15,8 +15,8 @@ WINDOW = 64
 def bits_per_byte(model: ByteModel, corpus: ByteCorpus, batch_size: int) -> float:
     """Mean cross-entropy of the corpus's bytes, in bits, its fields carried along, without auxiliary losses.
 
-    The corpus is read once by `B` streams in parallel, each from a fresh field; the bytes that do not fill whole windows
-    are left out.
+    The corpus is read once by `B` streams in parallel, each from a fresh field; the bytes that do not fill whole
+    windows are left out.
 
     Raises:
         ValueError: fewer bytes than one window of every stream.

@@ -51,8 +51,10 @@ def _generate(
         generator.manual_seed(seed)
     if reset:
         model.reset_state()
-    for packet in model.atomizer.encode_bytes(prompt, reset=reset):
-        logits = _read(model, packet)
+    *read, last = model.atomizer.encode_bytes(prompt, reset=reset)
+    for packet in read:
+        _read(model, packet)
+    logits = _read(model, last)
     while True:
         byte = sample_byte(logits[0], temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
         # Read back before it is given out: whoever stops listening leaves a model that knows all it has said.
@@ -117,7 +119,8 @@ def generate_reply(
     """What the model writes after a prompt.
 
     Args:
-        prompt: wrapped as `USER_TAG prompt`, newline, `ASSISTANT_TAG`; the reply ends where the model begins a new turn.
+        prompt: wrapped as `USER_TAG prompt`, newline, `ASSISTANT_TAG`; the reply ends where the model begins a new
+            turn.
         max_packets: packets written at most; in byte tick, bytes.
         max_length: bytes written at most.
         temperature: 0 takes the likeliest byte each time.

@@ -19,7 +19,7 @@ def text_pieces(values: Iterable[int]) -> Iterator[str]:
 
 
 def until(pieces: Iterable[str], stop: str) -> Iterator[str]:
-    """The pieces up to the first `stop`, which is not shown, nor any beginning of it before it is known not to be one."""
+    """The pieces up to the first `stop`; what may be its beginning is held back until it is known not to be."""
     held = ""
     for piece in pieces:
         held += piece
@@ -37,5 +37,5 @@ def until(pieces: Iterable[str], stop: str) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """The text with control characters, but for newline and tab, as U+FFFD: a model may write any byte, a terminal obeys some."""
+    """The text with control characters, but for newline and tab, as U+FFFD: a terminal would obey them."""
     return "".join(c if c in "\n\t" or (c >= " " and not "\x7f" <= c < "\xa0") else REPLACEMENT for c in text)

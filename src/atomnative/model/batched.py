@@ -34,8 +34,8 @@ class BatchedByteTick:
     Args:
         model: the weights and settings; in byte tick, without the options of design 2.8.
         batch_size: `B`, at least 1.
-        atom_flush_every: atoms are flushed after each tick of the run that is a multiple of it, in the middle of a window
-            too; from 1 to the model's `n_atoms_max`.
+        atom_flush_every: atoms are flushed after each tick of the run that is a multiple of it, in the middle of a
+            window too; from 1 to the model's `n_atoms_max`.
 
     Attributes:
         ticks: ticks of the run so far; a reset leaves it alone.

@@ -21,7 +21,7 @@ class FieldProbe(nn.Linear):
 
 
 def field_summary(mean: torch.Tensor, std: torch.Tensor, persistence: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-    """`z = LayerNorm([mean_m alpha, std_m alpha, persistence, r])`, without weights: the probe's are linear. [..., 4d]"""
+    """`z = LayerNorm([mean_m alpha, std_m alpha, persistence, r])`, without weights: the probe has them. [..., 4d]"""
     parts = torch.cat([mean, std, persistence, r], dim=-1)
     return F.layer_norm(parts, parts.shape[-1:])
 

@@ -1,4 +1,4 @@
-"""The only sequential part of a window: `alpha_t = s_t (alpha_{t-1} W^T + v_t)`, forward and backward (design section 3)."""
+"""The one sequential part of a window, `alpha_t = s_t (alpha_{t-1} W^T + v_t)`, and its gradient (design section 3)."""
 
 from typing import Any
 

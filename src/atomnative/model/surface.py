@@ -116,7 +116,7 @@ class Surface(nn.Module):
         return logits + term
 
     def draw_dropped(self, *shape: int) -> torch.Tensor | None:
-        """Where to drop the last-atom term: one draw per stream and tick, from torch's global generator. bool[*shape]"""
+        """Where to drop the last-atom term: a draw per stream and tick, from torch's global generator. bool[*shape]"""
         if self.last_atom is None or not self.training or self.last_atom_dropout == 0:
             return None
         return torch.rand(shape, dtype=torch.float32) < self.last_atom_dropout

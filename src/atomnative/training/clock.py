@@ -15,7 +15,9 @@ def next_multiple(tick: int, every: int) -> int | None:
 
 
 def next_window_end(tick: int, *, window: int, total: int, episode_length: int, ckpt_every: int) -> int:
-    """Where the window that begins after `tick` ends: after `window` ticks, or sooner at an episode's end, at a checkpoint,
-    or at the run's total."""
+    """Where the window that begins after `tick` ends.
+
+    After `window` ticks, or sooner at an episode's end, at a checkpoint, or at the run's total.
+    """
     ends = [tick + window, total, next_multiple(tick, episode_length), next_multiple(tick, ckpt_every)]
     return min(end for end in ends if end is not None)

@@ -50,8 +50,8 @@ def train(
 ) -> None:
     """Train from `progress` to the plan's total, until `stop()` is true at the end of a window, or until the data ends.
 
-    `on_window` is told each window's ticks and its mean cross-entropy of the bytes, in nats; `on_checkpoint` is called at each
-    multiple of the checkpoint interval and at the end.
+    `on_window` is told each window's ticks and its mean cross-entropy of the bytes, in nats; `on_checkpoint` is called
+    at each multiple of the checkpoint interval and at the end.
 
     Raises:
         TrainingDiverged: a loss that is not finite, before it reaches a weight.
