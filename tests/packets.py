@@ -10,7 +10,9 @@ from atomnative import AtomPacket
 MODES = ("linguistic", "eager")
 
 # Letters, digits, blanks, newlines, punctuation, controls and code points of every length, so that every rule meets.
-TEXTS = st.text(st.sampled_from("abZ09  \t\n\r.,-\x00\x7fé߿€\u0800\ufffd😀\U0010ffff"), max_size=60)
+_CHARACTERS = st.sampled_from("abZ09  \t\n\r.,-\x00\x7fé߿€\u0800\ufffd😀\U0010ffff")
+_WORDS = st.sampled_from(["ab", "word", "longword", "42", "1", " ", "  ", ", ", "été", "€"])
+TEXTS = st.lists(st.text(_CHARACTERS, max_size=4) | _WORDS, max_size=20).map("".join)
 
 _UNFINISHED = [b"\xc3", b"\xe2\x82", b"\xf0\x90", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xc0\x80", b"\xf5", b"\x80"]
 ANY_BYTES = st.lists(

@@ -1,9 +1,11 @@
 """Shards as one circular byte string (design 1.1)."""
 
+import io
 import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atomnative import ByteCorpus, resolve_shard_paths
+from atomnative.data import corpus as corpus_module
 from atomnative.data.corpus import MAX_OPEN_SHARDS, check_same_corpus
 from atomnative.errors import CorpusError
 from tests.shards import SHARDS, MakeShards, around, on_disk
@@ -165,6 +168,19 @@ def test_a_shard_gone_after_opening_is_an_error_that_names_it(make_shards: MakeS
     paths[1].unlink()
     with pytest.raises(CorpusError, match=rf"{re.escape(str(paths[1]))} cannot be read.*restore"):
         corpus.read(0, 8)
+
+
+def test_a_read_that_the_system_gives_in_parts_is_put_together(
+    make_shards: MakeShards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux gives at most 2 GiB a call, and any system may give less than was asked for."""
+
+    class Sparing(io.FileIO):
+        def readinto(self, buffer: Any) -> int | None:
+            return super().readinto(memoryview(buffer)[:3])
+
+    monkeypatch.setattr(corpus_module, "open", lambda path, *_, **__: Sparing(path), raising=False)
+    assert ByteCorpus(make_shards(b"abcdefgh", b"ij")).read(1, 12).tobytes() == b"bcdefghijabc"
 
 
 @pytest.mark.parametrize(("pos", "n"), [(-1, 2), (0, -1)])

@@ -123,9 +123,9 @@ class BatchedByteStream:
             raise ConfigError(f"the state has {saved} streams, this run {self.batch_size}: use batch size {saved}")
         if strict_corpus:
             check_same_corpus(state["corpus"], self.corpus)
-        self.pos = np.array(state["pos"], dtype=np.int64)
-        self._start = np.array(state["start"], dtype=np.int64)
-        self._sketch = np.array(state["sketch"], dtype=np.float32)
+        self.pos = state["pos"].to(torch.int64).numpy().copy()
+        self._start = state["start"].to(torch.int64).numpy().copy()
+        self._sketch = state["sketch"].to(torch.float32).numpy().copy()
         self._drop_buffer()
 
     def _drop_buffer(self) -> None:
