@@ -33,7 +33,7 @@ class RunConfig:
     """Ticks between two flushes of the living atoms."""
     field_bptt: int = 32
     """Ticks of a window, through which gradients flow; 0: each tick trains only itself."""
-    field_leak: float = 0.1
+    field_leak: float = 0.4
     """Share of the field forgotten at each tick; a learnable leak starts there."""
     field_leak_learnable: bool = True
     """Train one leak for each mode."""
