@@ -1,8 +1,8 @@
 """How well the product learns a given amount of text: held-out bits per byte on the standard library's source.
 
-The work is fixed so that runs can be compared: the last 5 % of the bytes are held out, the rest is read by B = 64 streams
-in windows of K = 32, AdamW at a peak rate of 4e-3 after a short warm-up, cosine decay, no dropout, 8 MB. An LSTM of
-188 k parameters on the same work (`--lstm`) says how hard the held-out text is.
+The work is fixed so that runs can be compared: the last 5 % of the bytes are held out, the rest is read by B = 64
+streams in windows of K = 32, AdamW at a peak rate of 4e-3 after a short warm-up, cosine decay, no dropout, 8 MB. An
+LSTM of 188 k parameters on the same work (`--lstm`) says how hard the held-out text is.
 
     python benchmarks/quality.py
     python benchmarks/quality.py --lstm

@@ -1,5 +1,6 @@
 """When things happen in a run, and what its progress lines say."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -125,7 +126,7 @@ def test_the_cosine_falls_from_the_peak_to_0_at_the_last_tick(total: int) -> Non
     ]
     assert factors[0] == 1
     assert factors[total] == pytest.approx(0, abs=1e-12)
-    assert all(earlier >= later for earlier, later in zip(factors, factors[1:], strict=False))
+    assert all(earlier >= later for earlier, later in itertools.pairwise(factors))
     assert [a + b for a, b in zip(factors, reversed(factors), strict=True)] == pytest.approx([1.0] * (total + 1))
 
 
@@ -263,7 +264,15 @@ def test_a_count_just_below_the_next_unit_is_a_plain_number_too(count: int) -> N
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0:00"), (-3, "0:00"), (59.4, "0:59"), (59.6, "1:00"), (185.0, "3:05"), (3661, "1:01:01"), (90_000, "25:00:00")],
+    [
+        (0, "0:00"),
+        (-3, "0:00"),
+        (59.4, "0:59"),
+        (59.6, "1:00"),
+        (185.0, "3:05"),
+        (3661, "1:01:01"),
+        (90_000, "25:00:00"),
+    ],
 )
 def test_times_are_shown_as_minutes_or_hours(seconds: float, text: str) -> None:
     assert human_time(seconds) == text

@@ -22,7 +22,7 @@ GB = 1 << 30
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(SHARDS, st.integers(0, 300) | st.integers(0, 1 << 62), st.integers(0, 200))
 def test_a_read_anywhere_and_of_any_length_is_that_of_the_plain_concatenation(
     contents: list[bytes], pos: int, n: int

@@ -31,8 +31,8 @@ def test_the_propagator_is_a_float64_rk4_step(
     r /= np.linalg.norm(r)
     expected = rk4_tick((1 - leak)[:, None] * alpha + np.outer(g, r), r, sigma, eta, c, None)
 
-    scalars = [torch.tensor(value, dtype=torch.float64) for value in (sigma, eta, c)]
-    move = propagator(*scalars, torch.from_numpy(leak), n)
+    scalars = torch.tensor([sigma, eta, c], dtype=torch.float64)
+    move = propagator(scalars[0], scalars[1], scalars[2], torch.from_numpy(leak), n)
     beta = 0.5 * r * np.arange(d)
     v = np.outer(move.SP.numpy() @ g, r)
     v += np.outer(move.q_cos.numpy(), r * np.cos(beta)) - np.outer(move.q_sin.numpy(), r * np.sin(beta))

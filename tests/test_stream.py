@@ -49,7 +49,7 @@ def test_features_are_the_atomizers_over_shard_ends_and_two_wraps(
     assert_same_window(got, expected_window(CONTENTS, offsets, TWO_WRAPS, mode, warmup=warmup))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=30)
 @given(
     contents=SHARDS,
     offsets=st.lists(st.integers(0, 100) | st.integers(0, 1 << 62), min_size=1, max_size=3),

@@ -13,6 +13,12 @@ class ConfigError(UserError, ValueError):
     """A setting out of its domain, or two settings that contradict each other."""
 
 
+def check_seed(seed: int) -> None:
+    """ConfigError unless torch takes the seed as it is."""
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"--seed must be from 0 to 2**63 - 1, not {seed}")
+
+
 class CorpusError(UserError, ValueError):
     """A shard that cannot be used as bytes, or a corpus that differs from the one a state was saved on."""
 

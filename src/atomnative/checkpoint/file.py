@@ -3,7 +3,7 @@
 import contextlib
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,15 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     return content
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Whatever is found wrong inside the checkpoint is said with its path."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"checkpoint {path} does not fit: {error}; use another one") from error
+
+
 def _check_common(path: Path, content: object) -> None:
     problem = None
     if not isinstance(content, dict):
@@ -82,6 +91,13 @@ def _check_common(path: Path, content: object) -> None:
             if not isinstance(content.get(name, _ABSENT), kind):
                 problem = f"its {name!r} is missing or of another kind"
                 break
+        training = content.get("training")
+        if problem is None and training is not None:
+            step, settings = training.get("step"), training.get("settings", {})
+            if not isinstance(step, int) or step < 0:
+                problem = f"its training.step is {step!r}"
+            elif not isinstance(settings, Mapping):
+                problem = "its training.settings is no table"
     if problem is not None:
         raise CheckpointError(f"{path} is not an atomnative checkpoint ({problem}): use another file")
     saved = content["format"]  # type: ignore[index]  # a dict, by now

@@ -8,9 +8,8 @@ from pathlib import Path
 import tyro
 
 from atomnative.errors import ConfigError
-from atomnative.inference.chat import ASSISTANT_TAG, USER_TAG, stream_reply
+from atomnative.inference.chat import ASSISTANT_TAG, USER_TAG, Conversation
 from atomnative.inference.text import printable
-from atomnative.model.protocol import ByteModel
 from atomnative.model.registry import load_model
 
 
@@ -55,15 +54,14 @@ def main(argv: Sequence[str]) -> None:
     if config.threads < 1:
         raise ConfigError(f"--threads must be at least 1, not {config.threads}")
     torch.set_num_threads(config.threads)
-    model = load_model(config.checkpoint, config.device)
+    talk = Conversation(load_model(config.checkpoint, config.device), config.user_tag, config.assistant_tag, config.raw)
     if config.prompt is not None:
-        _show(_reply(model, config, config.prompt, reset=True))
+        _show(_reply(talk, config, config.prompt))
     else:
-        _talk(model, config)
+        _talk(talk, config)
 
 
-def _talk(model: ByteModel, config: ChatConfig) -> None:
-    first = True
+def _talk(talk: Conversation, config: ChatConfig) -> None:
     while True:
         try:
             line = input("> " if config.raw else f"{config.user_tag} ")
@@ -73,25 +71,19 @@ def _talk(model: ByteModel, config: ChatConfig) -> None:
         if not config.raw:
             print(config.assistant_tag, end="", flush=True)
         try:
-            _show(_reply(model, config, line if first or config.raw else f"\n{line}", reset=first))
+            _show(_reply(talk, config, line))
         except KeyboardInterrupt:
             print()
-        first = False
 
 
-def _reply(model: ByteModel, config: ChatConfig, prompt: str, *, reset: bool) -> Iterator[str]:
-    return stream_reply(
-        model,
-        prompt,
+def _reply(talk: Conversation, config: ChatConfig, said: str) -> Iterator[str]:
+    return talk.reply(
+        said,
         max_packets=config.max_packets,
         temperature=config.temperature,
         top_k=config.top_k,
         top_p=config.top_p,
         seed=config.seed,
-        raw=config.raw,
-        user_tag=config.user_tag,
-        assistant_tag=config.assistant_tag,
-        reset=reset,
     )
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -31,9 +32,9 @@ HELP = "\n".join(
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit: 0 done, 2 for a user's error (one line on stderr), 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdout, sys.stderr):
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="replace")
+            stream.reconfigure(encoding="utf-8", errors=errors)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP)
         raise SystemExit(0 if arguments else 2)
@@ -53,5 +54,5 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("atomnative: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
     except BrokenPipeError:
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail again
         raise SystemExit(141) from None

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import tyro
 
+from atomnative.errors import CheckpointError, ConfigError
 from atomnative.training.config import OF_THIS_START, RunConfig
 from atomnative.training.run import Found, find_start
 
@@ -19,9 +20,12 @@ def parse_run(config_class: type[Config], argv: Sequence[str], prog: str) -> tup
     start = find_start(said)
     if start is None:
         return said, None
-    return tyro.cli(
-        config_class, args=argv, prog=prog, default=config_class(**_saved(config_class, said, start))
-    ), start
+    saved = config_class(**_saved(config_class, said, start))
+    try:
+        saved.check()
+    except ConfigError as error:
+        raise CheckpointError(f"checkpoint {start.path} is damaged, use another one: {error}") from error
+    return tyro.cli(config_class, args=argv, prog=prog, default=saved), start
 
 
 def _saved(config_class: type[RunConfig], said: RunConfig, start: Found) -> dict[str, Any]:
@@ -31,4 +35,9 @@ def _saved(config_class: type[RunConfig], said: RunConfig, start: Found) -> dict
         saved = {name: value for name, value in saved.items() if name not in ("data", "data_glob")}
     names = {field.name for field in fields(config_class)} - OF_THIS_START
     known = {name: value for name, value in saved.items() if name in names}
+    for name, value in known.items():
+        kind = type(getattr(said, name))
+        fits = {tuple: list, float: (int, float)}.get(kind, kind)
+        if kind is not type(None) and value is not None and not isinstance(value, fits):
+            raise CheckpointError(f"checkpoint {start.path} has {name} {value!r}: it is damaged, use another one")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}

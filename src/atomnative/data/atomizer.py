@@ -101,10 +101,9 @@ class Atomizer:
             return [self._packet(bytes((byte,)), _byte_tick_boundary(byte)) for byte in raw]
         for byte in raw:
             self._push(byte, packets)
-        if flush:
-            self._give_up_waiting(packets)
-            if self._pending:
-                self._cut(len(self._pending), "eos", packets)
+        if flush and self._pending:
+            self._give_up_waiting(packets, keep=self.max_span_bytes)
+            self._cut(len(self._pending), "eos", packets)
         return packets
 
     def packet_from_payload(self, payload: bytes) -> AtomPacket:
@@ -170,7 +169,7 @@ class Atomizer:
     def _push(self, byte: int, packets: list[AtomPacket]) -> None:
         pending = self._pending
         if len(pending) >= self.max_span_bytes and code_point_length(pending + bytes((byte,)), 0) == 1:
-            self._give_up_waiting(packets)
+            self._give_up_waiting(packets, keep=self.max_span_bytes - 1)
         if pending and _switches(pending[-1], byte):
             self._soft_boundary("class_transition", packets)
         pending.append(byte)
@@ -202,9 +201,9 @@ class Atomizer:
         self._cut(length, "max_span", packets)
         return True
 
-    def _give_up_waiting(self, packets: list[AtomPacket]) -> None:
-        """Cut at the bound after all: what looked like a code point longer than it will not be completed."""
-        while len(self._pending) >= self.max_span_bytes:
+    def _give_up_waiting(self, packets: list[AtomPacket], keep: int) -> None:
+        """Cut at the bound after all, down to `keep` bytes: no code point longer than the bound will be completed."""
+        while len(self._pending) > keep:
             self._cut(self.max_span_bytes, "max_span", packets)
 
     def _cut(self, length: int, boundary: str, packets: list[AtomPacket]) -> None:

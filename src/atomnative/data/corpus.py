@@ -1,18 +1,19 @@
 """Shard files as one circular byte string (design 1.1)."""
 
 import glob
+import io
 import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from atomnative.errors import CorpusError, ShardNotFound
 
 MAX_OPEN_SHARDS = 64
+REMEDY = "; restore it, or begin another run"
 
 
 def resolve_shard_paths(
@@ -77,9 +78,9 @@ class ByteCorpus:
         self.total: int = ends[-1]
         if self.total < 2:
             raise CorpusError(
-                f"corpus of {self.total} byte ({self.paths[0]}): at least 2 bytes are needed to predict one"
+                f"corpus of {self.total} byte ({self.paths[0]}): at least 2 bytes are needed, add more text"
             )
-        self._open: OrderedDict[int, BinaryIO] = OrderedDict()
+        self._open: OrderedDict[int, io.FileIO] = OrderedDict()
 
     def signature(self) -> dict[str, list[str] | list[int] | int]:
         """What tells this corpus from another: paths, sizes, total."""
@@ -112,18 +113,23 @@ class ByteCorpus:
         try:
             file = self._file(shard)
             file.seek(inside)
-            got = file.readinto(out.data)  # type: ignore[attr-defined]  # an unbuffered binary file has it
+            filled = 0
+            while filled < len(out):  # one call may give less, and above 2 GiB always does
+                got = file.readinto(out[filled:].data)
+                if not got:
+                    break
+                filled += got
         except OSError as error:
             raise CorpusError(f"shard {path} cannot be read ({error.strerror}): restore the file") from error
-        if got != len(out):
+        if filled < len(out):
             raise CorpusError(
                 f"shard {path} is shorter than the {self.sizes[shard]} bytes it had when opened: restore the file"
             )
 
-    def _file(self, shard: int) -> BinaryIO:
+    def _file(self, shard: int) -> io.FileIO:
         file = self._open.pop(shard, None)
         if file is None:
-            file = open(self.paths[shard], "rb", buffering=0)  # noqa: SIM115  # kept open, closed when evicted
+            file = io.FileIO(self.paths[shard])
             if len(self._open) >= MAX_OPEN_SHARDS:
                 self._open.popitem(last=False)[1].close()
         self._open[shard] = file
@@ -151,10 +157,12 @@ def check_same_corpus(saved: object, corpus: ByteCorpus) -> None:
         raise CorpusError("the saved corpus signature is unreadable")
     if saved["paths"] != now["paths"]:
         old, new = _first_difference(saved["paths"], corpus.paths)
-        raise CorpusError(f"the corpus changed since the state was saved: shard {old} then, {new} now")
+        raise CorpusError(f"the corpus changed since the state was saved: shard {old} then, {new} now{REMEDY}")
     for path, old, new in zip(corpus.paths, saved["sizes"], corpus.sizes, strict=True):
         if old != new:
-            raise CorpusError(f"the corpus changed since the state was saved: {path} had {old} bytes, now {new}")
+            raise CorpusError(
+                f"the corpus changed since the state was saved: {path} had {old} bytes, now {new}{REMEDY}"
+            )
 
 
 def _first_difference(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:

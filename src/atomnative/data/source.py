@@ -83,15 +83,14 @@ class StreamingPacketSource:
             "held": None if held is None else dict(vars(held)),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], strict_corpus: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where `state_dict()` was taken; `recent` begins empty.
 
         Raises:
-            CorpusError: the corpus changed, and `strict_corpus`.
+            CorpusError: the corpus changed.
             ConfigError: another `chunk_bytes`.
         """
-        if strict_corpus:
-            check_same_corpus(state["corpus"], self.corpus)
+        check_same_corpus(state["corpus"], self.corpus)
         if state["chunk_bytes"] != self._chunk_bytes:
             raise ConfigError(
                 f"chunk_bytes was {state['chunk_bytes']} when saved, {self._chunk_bytes} now: use the same"

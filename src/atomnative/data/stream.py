@@ -116,9 +116,12 @@ class BatchedByteStream:
 
         Raises:
             ConfigError: another number of streams.
+            ValueError: a damaged state.
             CorpusError: the corpus changed, and `strict_corpus`.
         """
         saved = len(state["pos"])
+        if not saved == len(state["start"]) == len(state["sketch"]) or state["sketch"].shape[1:] != (N_SKETCH,):
+            raise ValueError("the stream state's parts do not fit one another")
         if saved != self.batch_size:
             raise ConfigError(f"the state has {saved} streams, this run {self.batch_size}: use batch size {saved}")
         if strict_corpus:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
@@ -37,7 +38,7 @@ def generate_bytes(
     Raises:
         ConfigError: a setting out of its domain.
     """
-    check_sampling(temperature, top_k, top_p)
+    check_sampling(temperature, top_k, top_p, seed)
     return _generate(model, prompt or b"\n", temperature, top_k, top_p, seed, reset)
 
 
@@ -64,42 +65,74 @@ def _generate(
 
 @torch.no_grad()
 def _read(model: ByteModel, packet: AtomPacket) -> torch.Tensor:
-    return model.next_byte_logits(packet)
+    """One tick as in evaluation: a model in training would drop terms by draws from the global generator."""
+    training = model.training
+    model.train(False)
+    try:
+        return model.next_byte_logits(packet)
+    finally:
+        model.train(training)
 
 
-def stream_reply(
-    model: ByteModel,
-    prompt: str,
-    *,
-    max_packets: int = 400,
-    max_length: int | None = None,
-    temperature: float = 0.8,
-    top_k: int = 40,
-    top_p: float = 1.0,
-    seed: int | None = None,
-    raw: bool = False,
-    user_tag: str = USER_TAG,
-    assistant_tag: str = ASSISTANT_TAG,
-    reset: bool = True,
-) -> Iterator[str]:
-    """The reply in pieces, as it is written. Arguments as `generate_reply`."""
-    if max_packets < 0:
-        raise ConfigError(f"max_packets must not be negative, not {max_packets}")
-    if max_length is not None and max_length < 0:
-        raise ConfigError(f"max_length must not be negative, not {max_length}")
-    asked = prompt if raw else f"{user_tag} {prompt}\n{assistant_tag}"
-    values = generate_bytes(
-        model,
-        asked.encode("utf-8", "surrogateescape"),
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        reset=reset,
-    )
-    limit = max_packets if max_length is None else min(max_packets, max_length)
-    pieces = text_pieces(islice(values, limit))
-    return pieces if raw or not user_tag else until(pieces, f"\n{user_tag}")
+@dataclass
+class Conversation:
+    """Turns of a talk, each read and written by one model whose state goes on from turn to turn.
+
+    Attributes:
+        user_tag, assistant_tag: what is said is wrapped as `USER_TAG text`, newline, `ASSISTANT_TAG`.
+        raw: what is said is read as it is, and replies end at their bounds only.
+    """
+
+    model: ByteModel
+    user_tag: str = USER_TAG
+    assistant_tag: str = ASSISTANT_TAG
+    raw: bool = False
+    _turns: int = field(default=0, init=False)
+    _tag_was_read: bool = field(default=False, init=False)
+
+    def reply(
+        self,
+        said: str,
+        *,
+        max_packets: int = 400,
+        max_length: int | None = None,
+        temperature: float = 0.8,
+        top_k: int = 40,
+        top_p: float = 1.0,
+        seed: int | None = None,
+    ) -> Iterator[str]:
+        """The reply in pieces, as it is written. Arguments and errors as `generate_reply`."""
+        if max_packets < 0:
+            raise ConfigError(f"max_packets must not be negative, not {max_packets}")
+        if max_length is not None and max_length < 0:
+            raise ConfigError(f"max_length must not be negative, not {max_length}")
+        values = generate_bytes(
+            self.model,
+            self._wrap(said).encode("utf-8", "surrogateescape"),
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            reset=self._turns == 0,
+        )
+        self._turns += 1
+        self._tag_was_read = False
+        return self._pieces(islice(values, max_packets if max_length is None else min(max_packets, max_length)))
+
+    def _wrap(self, said: str) -> str:
+        if self.raw:
+            return said
+        if self._tag_was_read:  # the model wrote it itself, and that ended its reply
+            return f" {said}\n{self.assistant_tag}"
+        newline = "\n" if self._turns else ""
+        return f"{newline}{self.user_tag} {said}\n{self.assistant_tag}"
+
+    def _pieces(self, values: Iterator[int]) -> Iterator[str]:
+        pieces = text_pieces(values)
+        if self.raw or not self.user_tag:
+            yield from pieces
+        else:
+            self._tag_was_read = yield from until(pieces, f"\n{self.user_tag}")
 
 
 def generate_reply(
@@ -114,7 +147,6 @@ def generate_reply(
     raw: bool = False,
     user_tag: str = USER_TAG,
     assistant_tag: str = ASSISTANT_TAG,
-    reset: bool = True,
 ) -> str:
     """What the model writes after a prompt.
 
@@ -128,16 +160,15 @@ def generate_reply(
         top_p: draw among the fewest likeliest bytes that together have this probability.
         seed: the same seed gives the same reply.
         raw: take the prompt as it is, and stop only at the bounds.
-        reset: start an episode first; otherwise go on with the conversation.
 
     Returns: text; bytes that can belong to no character are U+FFFD, and half a character at the end is dropped.
 
     Raises:
         ConfigError: a setting out of its domain.
     """
+    talk = Conversation(model, user_tag, assistant_tag, raw)
     return "".join(
-        stream_reply(
-            model,
+        talk.reply(
             prompt,
             max_packets=max_packets,
             max_length=max_length,
@@ -145,10 +176,6 @@ def generate_reply(
             top_k=top_k,
             top_p=top_p,
             seed=seed,
-            raw=raw,
-            user_tag=user_tag,
-            assistant_tag=assistant_tag,
-            reset=reset,
         )
     )
 

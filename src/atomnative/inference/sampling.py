@@ -2,10 +2,10 @@
 
 import torch
 
-from atomnative.errors import ConfigError
+from atomnative.errors import ConfigError, check_seed
 
 
-def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
+def check_sampling(temperature: float, top_k: int, top_p: float, seed: int | None) -> None:
     """ConfigError naming the setting and the rule."""
     if not 0 <= temperature < float("inf"):
         raise ConfigError(f"temperature must be a number of at least 0, not {temperature}")
@@ -13,6 +13,8 @@ def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
         raise ConfigError(f"top_k must be at least 1, or 0 for all bytes, not {top_k}")
     if not 0 < top_p <= 1:
         raise ConfigError(f"top_p must be in (0, 1], not {top_p}")
+    if seed is not None:
+        check_seed(seed)
 
 
 def sample_byte(
@@ -30,7 +32,7 @@ def sample_byte(
     logits = logits.detach().double().cpu()
     if temperature == 0:
         return int(logits.argmax())
-    ordered, byte = (logits / temperature).sort(descending=True)  # [256] each
+    ordered, byte = ((logits - logits.max()) / temperature).sort(descending=True)  # [256] each
     probabilities = torch.softmax(ordered, dim=0)
     before = probabilities.cumsum(0) - probabilities
     probabilities = probabilities.masked_fill(before >= top_p, 0.0)

@@ -1,7 +1,7 @@
 """Bytes to text that can be shown as it comes."""
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -18,8 +18,11 @@ def text_pieces(values: Iterable[int]) -> Iterator[str]:
             yield piece
 
 
-def until(pieces: Iterable[str], stop: str) -> Iterator[str]:
-    """The pieces up to the first `stop`; what may be its beginning is held back until it is known not to be."""
+def until(pieces: Iterable[str], stop: str) -> Generator[str, None, bool]:
+    """The pieces up to the first `stop`; what may be its beginning is held back until it is known not to be.
+
+    Returns: whether the stop came.
+    """
     held = ""
     for piece in pieces:
         held += piece
@@ -27,13 +30,14 @@ def until(pieces: Iterable[str], stop: str) -> Iterator[str]:
         if at >= 0:
             if at:
                 yield held[:at]
-            return
+            return True
         keep = next((size for size in range(min(len(stop) - 1, len(held)), 0, -1) if stop.startswith(held[-size:])), 0)
         ready, held = held[: len(held) - keep], held[len(held) - keep :]
         if ready:
             yield ready
     if held:
         yield held
+    return False
 
 
 def printable(text: str) -> str:

@@ -294,9 +294,7 @@ class BatchedByteTick:
 def refuse_single_stream_options(model: "AtomNativeModel", atom_flush_every: int) -> None:
     """Raise BatchedUnsupported, naming option and remedy, where the batched form would compute something else."""
     for option in single_stream_options(model):
-        raise BatchedUnsupported(
-            f"the batched form has no {option.name}: {option.remedy}, or use the single-stream form"
-        )
+        raise BatchedUnsupported(f"the batched form has no {option.name}: {option.remedy}, or the single-stream form")
     if not 1 <= atom_flush_every <= model.n_atoms_max:
         raise BatchedUnsupported(
             f"the batched form keeps atoms between flushes only: atom_flush_every must be from 1 to "

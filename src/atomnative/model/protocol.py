@@ -87,6 +87,10 @@ class ByteModel(nn.Module, ABC):
         """`B` fresh streams on these weights."""
 
     @abstractmethod
+    def check_available(self) -> None:
+        """NotAvailableYet, ConfigError: the settings ask the single stream for what it cannot compute."""
+
+    @abstractmethod
     def transition_loss(self, current: AtomPacket, target: AtomPacket) -> tuple[torch.Tensor, dict[str, Any]]:
         """One tick of the single stream and its loss; the info has `byte_loss` and `surface.byte_logits`."""
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from atomnative.checkpoint.file import naming
 from atomnative.checkpoint.folder import find_checkpoint
 from atomnative.errors import CheckpointError
+from atomnative.model.device import open_device
 from atomnative.model.protocol import ByteModel
 from atomnative.model.single import AtomNativeModel
 
@@ -23,7 +25,7 @@ def model_from_checkpoint(content: Mapping[str, Any]) -> ByteModel:
         CheckpointError: an unknown architecture, or entries that do not fit one another.
     """
     arch = content["config"].get("arch")
-    if arch not in ARCHITECTURES:
+    if not isinstance(arch, str) or arch not in ARCHITECTURES:
         raise CheckpointError(
             f"unknown architecture {arch!r} in the checkpoint: this program knows {', '.join(ARCHITECTURES)}"
         )
@@ -37,6 +39,9 @@ def load_model(checkpoint: str | os.PathLike[str], device: str | torch.device = 
 
     Raises:
         CheckpointError: no such file, or none that can be read.
+        ConfigError: no such device.
     """
-    _, content = find_checkpoint(Path(checkpoint), warn=lambda text: print(f"atomnative: {text}", file=sys.stderr))
-    return model_from_checkpoint(content).to(device).eval()
+    where = open_device(device)
+    path, content = find_checkpoint(Path(checkpoint), warn=lambda text: print(f"atomnative: {text}", file=sys.stderr))
+    with naming(path):
+        return model_from_checkpoint(content).to(where).eval()

@@ -180,10 +180,7 @@ class AtomNativeModel(ByteModel):
         return self._tick(packet)[1]
 
     def _tick(self, packet: AtomPacket) -> tuple[Properties, torch.Tensor]:
-        for option in single_stream_options(self):
-            if not option.computed:
-                raise NotAvailableYet(f"{option.name} is not available yet: {option.remedy}")
-        check_leak(self.field_leak_logit is not None, self.field_leak_spectrum, self.field_bptt)
+        self.check_available()
         core = self.core
         atom = self.compiler(self._features(packet))  # [d] each
         alpha = core.encoder(core.state.alpha, self.leak(), atom)  # [n, d]
@@ -198,6 +195,13 @@ class AtomNativeModel(ByteModel):
         a = self.surface.J @ core.state.alpha.flatten()  # [2d]
         logits = self.surface(a, pair[0], pair[1], atom.phi, self.surface.draw_dropped())  # [L 256]
         return atom, logits.reshape(self.max_payload_bytes, 256)
+
+    def check_available(self) -> None:
+        """NotAvailableYet for an option that no form computes yet, ConfigError for a leak that could not be trained."""
+        for option in single_stream_options(self):
+            if not option.computed:
+                raise NotAvailableYet(f"{option.name} is not available yet: {option.remedy}")
+        check_leak(self.field_leak_learnable, self.field_leak_spectrum, self.field_bptt)
 
     def _features(self, packet: AtomPacket) -> torch.Tensor:
         return packet.features.to(self.core.state.alpha)  # [320]
@@ -365,7 +369,11 @@ class AtomNativeModel(ByteModel):
             check_tensor(energy, self.core.consolidation.persistence, f"core.energy_history[{index}]")
         for index, atom in enumerate(_listed(core, "atoms")):
             where = f"core.atoms[{index}]"
-            if not isinstance(atom, Mapping) or not atom.get("payload") or not isinstance(atom.get("rho"), int):
+            try:
+                whole = len(bytes(atom["payload"])) > 0 and isinstance(atom["rho"], int)
+            except (TypeError, KeyError, ValueError):
+                whole = False
+            if not whole:
                 raise CheckpointError(f"checkpoint entry {where} is not an atom")
             check_tensor(atom.get("energy"), self.core.consolidation.persistence, f"{where}.energy")
 

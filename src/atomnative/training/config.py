@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import tyro
 
-from atomnative.errors import ConfigError
+from atomnative.errors import ConfigError, check_seed
 from atomnative.training.schedule import Schedule
 
 
@@ -92,6 +92,9 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{_flag(name)} must be a positive number, not {value}")
+        check_seed(self.seed)
+        if self.lr_schedule not in get_args(Schedule):
+            raise ConfigError(f"--lr-schedule must be one of {', '.join(get_args(Schedule))}, not {self.lr_schedule!r}")
         if not 0 <= self.weight_decay < float("inf"):
             raise ConfigError(f"--weight-decay must be a number of at least 0, not {self.weight_decay}")
 
@@ -144,7 +147,7 @@ class SingleConfig(RunConfig):
     payload_copy: bool = False
     """Logits also from the living atoms' payloads."""
     last_atom_readout: bool = True
-    """Logits also from the last two bytes."""
+    """Logits also from the last two bytes, in byte tick, where alone it can be."""
     efference_every: int = 0
     """Feed the model its own byte on every N-th tick; 0: never."""
 
@@ -152,7 +155,7 @@ class SingleConfig(RunConfig):
         return {
             **super().model_options(),
             "max_payload_bytes": self.max_span_bytes,
-            "last_atom_readout": self.last_atom_readout,
+            "last_atom_readout": self.last_atom_readout and self.max_span_bytes == 1,
             "field_obligatory_hard": self.field_obligatory_hard,
             "enable_merge": self.enable_merge,
             "payload_copy": self.payload_copy,

@@ -68,10 +68,10 @@ class ProgressLines:
 def human_bytes(count: float) -> str:
     """1234567 -> '1.23 MB'."""
     for unit in ("B", "kB", "MB"):
-        if count < 1000:
+        if count < 999.5:
             return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
         count /= 1000
-    return f"{count:.3g} GB" if count < 1000 else f"{count:,.0f} GB"
+    return f"{count:.3g} GB" if count < 999.5 else f"{count:,.0f} GB"
 
 
 def human_time(seconds: float) -> str:

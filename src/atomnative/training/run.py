@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from atomnative.checkpoint.file import write_checkpoint
+from atomnative.checkpoint.file import naming, write_checkpoint
 from atomnative.checkpoint.folder import checkpoint_name, find_checkpoint, newest_checkpoint, ticks_of
 from atomnative.data.atomizer import Atomizer
 from atomnative.data.corpus import ByteCorpus, resolve_shard_paths
-from atomnative.data.source import StreamingPacketSource
+from atomnative.data.source import LONGEST_CODE_POINT, StreamingPacketSource
 from atomnative.data.stdlib import stdlib_paths
 from atomnative.data.stream import BatchedByteStream
 from atomnative.errors import CheckpointError, ConfigError, RunFolderError
 from atomnative.inference.chat import sample_text
+from atomnative.model.device import open_device
 from atomnative.model.protocol import ByteModel
 from atomnative.model.registry import ARCHITECTURES, model_from_checkpoint
 from atomnative.training.config import RunConfig, SingleConfig, TrainConfig, settings
@@ -63,51 +64,47 @@ def find_start(config: RunConfig) -> Found | None:
 
 
 def run_batched(config: TrainConfig, start: Found | None, say: Say) -> None:
-    """Train in `B` parallel streams; raises UserError for anything the user can mend."""
+    """Train in `B` parallel streams; raises UserError for anything the user can mend, before anything is written."""
     config.check()
-    with _run_folder(config) as device:
-        model, tick = _open_model(config, start, device, say)
-        if tick >= config.total_ticks:
-            say(f"nothing left to do: tick {tick:,} of {config.total_ticks:,} is reached; raise --total-ticks to go on")
-            return
-        corpus = ByteCorpus(_shards(config))
-        stream = BatchedByteStream(corpus, config.batch_size, device=device, **_stream_options(model))
-        windows = BatchedWindows(stream, model.streams(config.batch_size, config.atom_flush_every))
-        say(f"corpus: {corpus.total:,} bytes in {len(corpus.paths)} files; {config.batch_size} streams")
-        last = config.total_ticks if config.run_ticks is None else tick + config.run_ticks
-        run = _Run(config, model, windows, start, tick, say)
-        run.train(
-            total=config.total_ticks,
-            ckpt_every=config.ckpt_every,
-            stop_at=last,
-            name=lambda ticks: checkpoint_name(ticks, batched=True),
-            samples=config.samples,
-        )
+    model, device, tick = _open_model(config, start, say)
+    if tick >= config.total_ticks:
+        say(f"nothing left to do: tick {tick:,} of {config.total_ticks:,} is reached; raise --total-ticks to go on")
+        return
+    corpus = ByteCorpus(_shards(config))
+    stream = BatchedByteStream(corpus, config.batch_size, device=device, **_stream_options(model))
+    windows = BatchedWindows(stream, model.streams(config.batch_size, config.atom_flush_every))
+    say(f"corpus: {corpus.total:,} bytes in {len(corpus.paths)} files; {config.batch_size} streams")
+    _Run(config, model, windows, start, tick, say).train(
+        total=config.total_ticks,
+        ckpt_every=config.ckpt_every,
+        stop_at=config.total_ticks if config.run_ticks is None else tick + config.run_ticks,
+        name=lambda ticks: checkpoint_name(ticks, batched=True),
+        samples=config.samples,
+    )
 
 
 def run_single(config: SingleConfig, start: Found | None, say: Say) -> None:
-    """Train with the single-stream form; raises UserError for anything the user can mend."""
+    """Train with the single-stream form; raises UserError for what the user can mend, before anything is written."""
     config.check()
-    with _run_folder(config) as device:
-        model, tick = _open_model(config, start, device, say)
-        paths = _shards(config)
-        source = StreamingPacketSource(
-            Atomizer(config.max_span_bytes, **_stream_options(model)),
-            paths,
-            chunk_bytes=config.chunk_bytes if config.stream else max(max(ByteCorpus(paths).sizes), 4),
-            loop=config.loop_shards,
-        )
-        windows = SingleWindows(source, model, config.atom_flush_every)
-        say(f"corpus: {source.corpus.total:,} bytes in {len(paths)} files; 1 stream")
-        total = tick + config.steps
-        run = _Run(config, model, windows, start, tick, say)
-        run.train(
-            total=total,
-            ckpt_every=0,
-            stop_at=total,
-            name=lambda ticks: config.checkpoint_name or checkpoint_name(ticks, batched=False),
-            samples=False,
-        )
+    model, _, tick = _open_model(config, start, say)
+    model.check_available()
+    paths = _shards(config)
+    source = StreamingPacketSource(
+        Atomizer(config.max_span_bytes, **_stream_options(model)),
+        paths,
+        chunk_bytes=config.chunk_bytes if config.stream else max(*ByteCorpus(paths).sizes, LONGEST_CODE_POINT),
+        loop=config.loop_shards,
+    )
+    windows = SingleWindows(source, model, config.atom_flush_every)
+    say(f"corpus: {source.corpus.total:,} bytes in {len(paths)} files; 1 stream")
+    total = tick + config.steps
+    _Run(config, model, windows, start, tick, say).train(
+        total=total,
+        ckpt_every=0,
+        stop_at=total,
+        name=lambda ticks: config.checkpoint_name or checkpoint_name(ticks, batched=False),
+        samples=False,
+    )
 
 
 class _Run:
@@ -129,7 +126,8 @@ class _Run:
             weight_decay=config.weight_decay,
         )
         if start is not None:
-            self._restore(start.training)
+            with naming(start.path):
+                self._restore(start.training)
 
     def _restore(self, training: dict[str, Any]) -> None:
         if "optimizer" in training:
@@ -171,7 +169,7 @@ class _Run:
             lines.restart_clock()
 
         self.model.train()
-        with StopRequest() as request, contextlib.closing(self.windows):
+        with _run_folder(config), StopRequest() as request, contextlib.closing(self.windows):
             train(
                 self.model,
                 self.windows,
@@ -204,12 +202,9 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _run_folder(config: RunConfig) -> Iterator[torch.device]:
-    """The output folder made, checked and locked, and torch set up; gives the device."""
+def _run_folder(config: RunConfig) -> Iterator[None]:
+    """The output folder made, found to be writable, and locked."""
     folder = config.output_dir
-    device = _device(config.device)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -229,7 +224,7 @@ def _run_folder(config: RunConfig) -> Iterator[torch.device]:
     try:
         if lock.is_locked:
             _remove_leftovers(folder)
-        yield device
+        yield
     finally:
         lock.release()
 
@@ -239,15 +234,6 @@ def _remove_leftovers(folder: Path) -> None:
     for leftover in folder.glob(".*.pt.*.tmp"):
         with contextlib.suppress(OSError):
             os.unlink(leftover)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except Exception as error:  # each backend has its own way to say that it is not there
-        raise ConfigError(f"--device {name} is not available here: use cpu") from error
-    return device
 
 
 def _shards(config: RunConfig) -> list[Path]:
@@ -261,27 +247,43 @@ def _stream_options(model: ByteModel) -> dict[str, Any]:
     return {"phase_period": model.atomizer.phase_period, "pack_mode": model.atomizer.pack_mode}
 
 
-def _open_model(config: RunConfig, start: Found | None, device: torch.device, say: Say) -> tuple[ByteModel, int]:
-    """A fresh model, or the checkpoint's with the settings asked for; and the run's tick."""
+def _open_model(config: RunConfig, start: Found | None, say: Say) -> tuple[ByteModel, torch.device, int]:
+    """A fresh model, or the checkpoint's with the settings asked for; its device; and the run's tick."""
+    device = open_device(config.device)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     options = config.model_options()
-    if start is None:
-        model = ARCHITECTURES["atom"].from_options(options)
-        tick = 0
-    else:
-        saved = start.content["config"]
-        changed = {name: value for name, value in options.items() if saved.get(name) != value}
-        for name in SHAPE:
-            if name in changed:
-                raise CheckpointError(
-                    f"checkpoint {start.path} has {name} {saved.get(name)}, this run asks for {changed[name]}: "
-                    "ask for the same, or choose another --output-dir"
-                )
-        for name, value in changed.items():
-            say(f"note: {name} is {saved.get(name)} in the checkpoint, {value} from here on")
-        model = model_from_checkpoint({**start.content, "config": {**saved, **options}})
-        tick = ticks_of(start.content)
-        say(f"resumed {start.path} at tick {tick:,}")
+    try:
+        if start is None:
+            model, tick = ARCHITECTURES["atom"].from_options(options), 0
+        else:
+            model, tick = _resumed_model(start, options, say), ticks_of(start.content)
+            say(f"resumed {start.path} at tick {tick:,}")
+        model = model.to(device)
+    except RuntimeError as error:  # what torch raises where memory does not suffice
+        raise ConfigError(
+            f"a model of d_model {config.d_model}, n_modes {config.n_modes} does not fit: {error}"
+        ) from error
     parameters = sum(p.numel() for p in model.parameters())
     say(f"model: {model.arch}, d_model {config.d_model}, n_modes {config.n_modes}, {parameters:,} parameters")
-    return model.to(device), tick
+    return model, device, tick
+
+
+def first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+def _resumed_model(start: Found, options: dict[str, Any], say: Say) -> ByteModel:
+    saved = start.content["config"]
+    changed = {name: value for name, value in options.items() if saved.get(name) != value}
+    for name in SHAPE:
+        if name in changed and name in saved:
+            raise CheckpointError(
+                f"checkpoint {start.path} has {name} {saved[name]}, this run asks for {changed[name]}: "
+                "ask for the same, or choose another --output-dir"
+            )
+    for name, value in changed.items():
+        say(f"note: {name} is {saved.get(name)} in the checkpoint, {value} from here on")
+    with naming(start.path):
+        return model_from_checkpoint({**start.content, "config": {**saved, **options}})

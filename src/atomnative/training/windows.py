@@ -10,7 +10,7 @@ import torch
 
 from atomnative.data.source import StreamingPacketSource
 from atomnative.data.stream import BatchedByteStream
-from atomnative.errors import CheckpointError
+from atomnative.errors import CheckpointError, UserError
 from atomnative.model.protocol import ByteModel, StreamBatch
 from atomnative.training.clock import is_due
 
@@ -82,7 +82,9 @@ class BatchedWindows:
         try:
             self._stream.load_state_dict(saved["stream"])
             self._streams.load_state_dict(saved["runtime"])
-        except (KeyError, TypeError) as error:
+        except UserError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"the checkpoint's stream state is unreadable ({error})") from error
         return True
 
@@ -137,7 +139,9 @@ class SingleWindows:
             return False
         try:
             self._source.load_state_dict(saved)
-        except (KeyError, TypeError) as error:
+        except UserError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"the checkpoint's source state is unreadable ({error})") from error
         return True
 
