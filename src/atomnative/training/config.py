@@ -128,6 +128,8 @@ class TrainConfig(RunConfig):
 class SingleConfig(RunConfig):
     """Train with the single-stream reference form, one packet after another."""
 
+    field_leak_learnable: bool = False
+    """Train one leak for each mode."""
     stream: bool = True
     """Read the shards in chunks; otherwise each shard as a whole."""
     loop_shards: bool = True
