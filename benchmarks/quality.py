@@ -41,6 +41,10 @@ class Quality:
     """Millions of bytes to train on."""
     seeds: tuple[int, ...] = (0,)
     """A run for each."""
+    d_model: int = 32
+    """Channels of the field."""
+    n_modes: int = 32
+    """Modes of the field."""
     field_leak: float = TrainConfig.field_leak
     """Where the leaks start."""
     field_loss_weight: float = TrainConfig.field_loss_weight
@@ -87,6 +91,8 @@ def measure_product(
     run = TrainConfig(
         data=(str(train),),
         output_dir=folder,
+        d_model=config.d_model,
+        n_modes=config.n_modes,
         batch_size=STREAMS,
         field_bptt=WINDOW,
         total_ticks=ticks,

@@ -23,9 +23,9 @@ class RunConfig:
     resume: Path | None = None
     """Go on from this checkpoint, or from the newest of this run folder, whatever the output folder holds."""
 
-    d_model: int = 32
+    d_model: int = 48
     """Channels of the field."""
-    n_modes: int = 32
+    n_modes: int = 16
     """Modes of the field."""
     n_atoms_max: int = 128
     """Living atoms at most."""
