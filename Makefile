@@ -5,7 +5,7 @@ DEMO = runs/demo
 .PHONY: demo test check format clean
 
 demo: .venv/installed
-	.venv/bin/atomnative train --data stdlib --output-dir $(DEMO) --total-ticks 96000 --ckpt-every 16000 \
+	.venv/bin/atomnative train --data stdlib --output-dir $(DEMO) --total-ticks 88000 --ckpt-every 22000 \
 	  --lr-schedule cosine
 	.venv/bin/atomnative chat --checkpoint $(DEMO) --raw --prompt 'def main(' --max-packets 400
 

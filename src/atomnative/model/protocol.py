@@ -57,11 +57,13 @@ class ByteModel(nn.Module, ABC):
 
     Attributes:
         arch: the architecture's name in checkpoints.
+        shape: the options that decide the shapes of the weights.
         atomizer: how the single stream cuts bytes into packets.
         field_bptt: ticks of a training window; 0: a tick trains only itself.
     """
 
     arch: ClassVar[str]
+    shape: ClassVar[tuple[str, ...]]
     atomizer: Atomizer
     field_bptt: int
 

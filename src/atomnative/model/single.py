@@ -80,6 +80,7 @@ class AtomNativeModel(ByteModel):
     """
 
     arch = "atom"
+    shape = ("d_model", "n_modes", "max_payload_bytes", "last_atom_readout")
 
     def __init__(
         self,
@@ -342,12 +343,12 @@ class AtomNativeModel(ByteModel):
 
     def load_sections(self, content: Mapping[str, Any]) -> None:
         twin = self.from_options(content["config"])
-        for name in ("d_model", "n_modes", "max_payload_bytes"):
-            saved, here = getattr(twin, name), getattr(self, name)
-            if saved != here:
-                raise CheckpointError(f"the checkpoint has {name} {saved}, this model {here}: use {name}={saved}")
-        if (twin.surface.last_atom is None) != (self.surface.last_atom is None):
-            raise CheckpointError("the checkpoint and this model differ in last_atom_readout: use the checkpoint's")
+        theirs, mine = twin.options(), self.options()
+        for name in self.shape:
+            if theirs[name] != mine[name]:
+                raise CheckpointError(
+                    f"the checkpoint has {name} {theirs[name]}, this model {mine[name]}: use the same"
+                )
         twin._check_sections(content)
         self._take_settings(twin)
         self._take_tensors(content)

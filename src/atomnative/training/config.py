@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 import tyro
 
@@ -13,6 +13,8 @@ from atomnative.training.schedule import Schedule
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """What both trainers are told."""
+
+    arch: ClassVar[str] = "atom"
 
     data: tuple[str, ...] = ()
     """Files to train on, in this order; the word stdlib stands for the source text of Python's standard library."""

@@ -33,7 +33,6 @@ from atomnative.training.windows import BatchedWindows, SingleWindows, Windows
 
 Say = Callable[[str], None]
 LOCK_NAME = ".lock"
-SHAPE = ("d_model", "n_modes", "max_payload_bytes", "last_atom_readout")
 SAMPLE_PROMPT_BYTES = 64
 SAMPLE_BYTES = 160
 
@@ -256,9 +255,9 @@ def _open_model(config: RunConfig, start: Found | None, say: Say) -> tuple[ByteM
     options = config.model_options()
     try:
         if start is None:
-            model, tick = ARCHITECTURES["atom"].from_options(options), 0
+            model, tick = ARCHITECTURES[config.arch].from_options(options), 0
         else:
-            model, tick = _resumed_model(start, options, say), ticks_of(start.content)
+            model, tick = _resumed_model(start, config.arch, options, say), ticks_of(start.content)
             say(f"resumed {start.path} at tick {tick:,}")
         model = model.to(device)
     except RuntimeError as error:  # what torch raises where memory does not suffice
@@ -274,10 +273,10 @@ def first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
 
 
-def _resumed_model(start: Found, options: dict[str, Any], say: Say) -> ByteModel:
+def _resumed_model(start: Found, arch: str, options: dict[str, Any], say: Say) -> ByteModel:
     saved = start.content["config"]
     changed = {name: value for name, value in options.items() if saved.get(name) != value}
-    for name in SHAPE:
+    for name in ARCHITECTURES[arch].shape:
         if name in changed and name in saved:
             raise CheckpointError(
                 f"checkpoint {start.path} has {name} {saved[name]}, this run asks for {changed[name]}: "
