@@ -32,6 +32,7 @@ TINY = TrainConfig(
 """A run in which all happens: windows cut by episodes and checkpoints, flushes in windows, dropout, a limiter."""
 
 TINY_SINGLE = SingleConfig(
+    field_leak_learnable=True,
     d_model=6,
     n_modes=5,
     n_atoms_max=32,
