@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from atomnative import AtomNativeModel, generate_reply, load_model
@@ -159,6 +159,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=40, deadline=None)
 @given(share=st.floats(0.0, 1.0, exclude_max=True))
+@example(share=0.9999999999999998)
 def test_a_file_cut_short_anywhere_is_refused(saved: Path, share: float) -> None:
     whole = saved.read_bytes()
     cut = saved.with_name("cut.pt")
@@ -168,7 +169,8 @@ def test_a_file_cut_short_anywhere_is_refused(saved: Path, share: float) -> None
 
 
 @settings(max_examples=80, deadline=None)
-@given(share=st.floats(0.0, 1.0, exclude_max=True), flip=st.integers(1, 255))
+@given(share=st.floats(0.0, 1.0, exclude_max=True) | st.floats(0.9, 1.0, exclude_max=True), flip=st.integers(1, 255))
+@example(share=0.99635568744727, flip=16).via("the archive's directory")
 def test_a_byte_flipped_anywhere_is_refused_or_changes_nothing(saved: Path, share: float, flip: int) -> None:
     content = bytearray(saved.read_bytes())
     content[int(share * len(content))] ^= flip

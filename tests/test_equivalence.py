@@ -1,5 +1,6 @@
 """The contract: the single stream, the batched form and an independent account of the design agree."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -155,17 +156,20 @@ class Several:
 @pytest.mark.parametrize("limit", LIMITED)
 @pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
 def test_several_streams_equal_as_many_runs_of_one_also_with_one_of_them_reset(double: bool, limit: str) -> None:
-    case = replace(Case(), max_rms=LIMITED[limit])
+    # A flush well after the reset: what the reset leaves of atoms and history must have time to matter.
+    case = replace(Case(), flush=25, max_rms=LIMITED[limit])
     case = case.in_double() if double else case
     batch_size, ticks, reset_at = 4, 110, 60
     several, model = Several(batch_size, ticks), case.model()
     cuts = [13, 41, reset_at, 77, ticks]
 
-    def run(streams: BatchedByteTick, columns: slice, mask: torch.Tensor | None) -> tuple[dict[str, torch.Tensor], ...]:
+    def run(
+        streams: BatchedByteTick, columns: slice, reset: Callable[[BatchedByteTick], None] | None
+    ) -> tuple[dict[str, torch.Tensor], ...]:
         model.zero_grad()
         first = several.run(streams, [cut for cut in cuts if cut <= reset_at], columns)
-        if mask is not None:
-            streams.reset_state(mask)
+        if reset is not None:
+            reset(streams)
         rest = Several.__new__(Several)
         rest.current, rest.features = several.current[reset_at:], several.features[reset_at:]
         rest.target, rest.dropped = several.target[reset_at:], several.dropped[reset_at:]
@@ -175,12 +179,13 @@ def test_several_streams_equal_as_many_runs_of_one_also_with_one_of_them_reset(d
         return out, {name: grad(p) for name, p in model.named_parameters()}
 
     together = BatchedByteTick(model, batch_size, case.flush)
-    out, gradients = run(together, slice(None), torch.tensor([False, False, True, False]))
+    third = torch.tensor([False, False, True, False])
+    out, gradients = run(together, slice(None), lambda streams: streams.reset_state(third))
     summed = {name: torch.zeros_like(value) for name, value in gradients.items()}
     bound = tol.DOUBLE if double else tol.LOGITS
     for b in range(batch_size):
         alone = BatchedByteTick(model, 1, case.flush)
-        mine, my_gradients = run(alone, slice(b, b + 1), torch.tensor([True]) if b == 2 else None)
+        mine, my_gradients = run(alone, slice(b, b + 1), BatchedByteTick.reset_state if b == 2 else None)
         assert apart(mine["byte_logits"][:, 0], out["byte_logits"][:, b]) <= bound
         assert apart(mine["loss"][:, 0], out["loss"][:, b]) <= bound
         assert apart(alone.alpha[0], together.alpha[b]) <= bound

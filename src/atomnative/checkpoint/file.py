@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from atomnative.checkpoint.seal import is_broken, seal
 from atomnative.errors import CheckpointError, RunFolderError
 
 FORMAT = 1
@@ -31,8 +32,9 @@ def write_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) -
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         try:
-            with open(beside, "wb") as file:
+            with open(beside, "w+b") as file:
                 torch.save(dict(content), file)
+                seal(file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(beside, target)
@@ -57,11 +59,10 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"checkpoint {path} does not exist or is not a file: check the path")
     try:
-        # torch does not check the archive's checksums itself.
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise CheckpointError(f"checkpoint {path} is damaged (checksum of {damaged}): use an older one")
+        # torch checks no checksums itself. The records' own are all that a file without a seal has.
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            if is_broken(file, archive.comment) or archive.testzip() is not None:
+                raise CheckpointError(f"checkpoint {path} is damaged (its checksum differs): use an older one")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
