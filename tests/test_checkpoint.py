@@ -1,6 +1,9 @@
 """Checkpoints: whole or not at all, plain data, names that last, and loaded by every tool."""
 
 import json
+import os
+import shutil
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 from atomnative import AtomNativeModel, generate_reply, load_model
 from atomnative.checkpoint import file as checkpoint_file
 from atomnative.checkpoint.file import read_checkpoint, write_checkpoint
-from atomnative.checkpoint.folder import newest_checkpoint
+from atomnative.checkpoint.folder import newest_checkpoint, ticks_of
 from atomnative.errors import CheckpointError, RunFolderError
 from tests.forms import random_packets
 from tests.runs import TINY, checkpoint, differences, train, train_single
@@ -148,6 +151,22 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         model.save(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounts a small disk")
+def test_a_full_disk_is_one_clear_line_and_leaves_the_checkpoint_before(tmp_path: Path, shards: list[Path]) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", small], check=False).returncode:
+        pytest.skip("this machine mounts nothing")
+    try:
+        with pytest.raises(RunFolderError, match=r"checkpoint .*_160_batched\.pt cannot be written .*: make room"):
+            train(small / "run", shards, ckpt_every=80)
+        assert ticks_of(checkpoint(small / "run", 80)) == 80
+        assert [path.name for path in (small / "run").glob("*.pt*")] == ["atom_native_step_80_batched.pt"]
+        assert list((small / "run").glob(".*.tmp")) == []
+    finally:
+        subprocess.run(["umount", small], check=True)
 
 
 @pytest.fixture(scope="module")

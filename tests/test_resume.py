@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 import torch
 
 from atomnative import BatchedByteStream, ByteCorpus
+from atomnative.checkpoint.folder import newest_checkpoint
+from atomnative.training.run import run_batched
 from atomnative.training.windows import BatchedWindows, WindowLoss
 from tests.commands import TINY as TINY_FLAGS
 from tests.commands import bare_environment, command
-from tests.runs import checkpoint, differences, train, train_single
+from tests.runs import TINY, checkpoint, differences, train, train_single
 
 
 @pytest.fixture
@@ -178,6 +181,46 @@ def test_a_signal_stops_the_run_at_a_window_end_with_a_checkpoint_and_exit_code_
     assert process.wait() == 0
     assert "stopped at tick" in rest
     assert len(list(folder.glob("atom_native_step_*_batched.pt"))) == 1
+
+
+def test_a_run_whose_shard_is_cut_short_under_it_keeps_what_it_has_learned(tmp_path: Path) -> None:
+    shard = tmp_path / "long.txt"
+    shard.write_bytes(b"Some words, and a few more.\n" * 4000)
+    said: list[str] = []
+    config = replace(
+        TINY, data=(str(shard),), output_dir=tmp_path / "run", total_ticks=10**6, ckpt_every=0, log_every=7
+    )
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 5:
+            shard.write_bytes(b"")
+
+    with pytest.raises(ValueError, match=r"long\.txt is shorter than"):
+        run_batched(config, None, say)
+    (path,) = (tmp_path / "run").glob("*.pt")
+    assert int(path.name.split("_")[3]) > 4000, "one read of 4096 bytes for each stream was learned from"
+    assert newest_checkpoint(tmp_path / "run", said.append) is not None
+
+
+def test_a_run_whose_output_goes_away_keeps_what_it_has_learned(tmp_path: Path, shards: list[Path]) -> None:
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        if line.startswith("tick 49/"):  # after the window, before the next
+            raise BrokenPipeError
+        said.append(line)
+
+    config = replace(TINY, data=tuple(map(str, shards)), output_dir=tmp_path / "run", ckpt_every=0, log_every=7)
+    with pytest.raises(BrokenPipeError):
+        run_batched(config, None, say)
+    assert [path.name for path in (tmp_path / "run").glob("*.pt")] == ["atom_native_step_49_batched.pt"]
+    train(tmp_path / "run", shards, ckpt_every=0)
+    train(tmp_path / "whole", shards, ckpt_every=0)
+    left, right = checkpoint(tmp_path / "run", 160), checkpoint(tmp_path / "whole", 160)
+    for content in (left, right):
+        content["training"].pop("settings")
+    assert differences(left, right) == []
 
 
 def test_resuming_on_a_changed_corpus_is_refused_naming_the_shard(tmp_path: Path, shards: list[Path]) -> None:

@@ -43,9 +43,10 @@ def write_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) -
                 beside.unlink()
             raise
         _sync_folder(target.parent)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # torch raises the latter where a write comes up short
+        reason = error.strerror if isinstance(error, OSError) else "the disk took only a part of it"
         raise RunFolderError(
-            f"checkpoint {target} cannot be written ({error.strerror}): make room or choose another folder"
+            f"checkpoint {target} cannot be written ({reason}): make room or choose another folder"
         ) from error
 
 
@@ -57,7 +58,8 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"checkpoint {path} does not exist or is not a file: check the path")
+        what = "is no file" if path.exists() else "does not exist"
+        raise CheckpointError(f"checkpoint {path} {what}: check the path")
     try:
         # torch checks no checksums itself. The records' own are all that a file without a seal has.
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:

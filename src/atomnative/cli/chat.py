@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
+from atomnative.cli.parse import parse
 from atomnative.errors import ConfigError
 from atomnative.inference.chat import ASSISTANT_TAG, USER_TAG, Conversation
 from atomnative.inference.text import printable
@@ -48,7 +47,7 @@ class ChatConfig:
 def main(argv: Sequence[str]) -> None:
     import torch
 
-    config = tyro.cli(ChatConfig, args=argv, prog="atomnative chat")
+    config = parse(ChatConfig, argv, "atomnative chat")
     if (config.prompt is None) == (not config.interactive):
         raise ConfigError("say what to answer with --prompt TEXT, or talk with --interactive: one of the two")
     if config.threads < 1:

@@ -50,9 +50,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UserError as error:
         print(f"atomnative: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("atomnative: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail again
         raise SystemExit(141) from None
+    except OSError as error:
+        print(f"atomnative: cannot go on: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("atomnative: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -1,21 +1,41 @@
 """Flags to a config; where a run is resumed, what was not said is as in the checkpoint."""
 
+import contextlib
+import io
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import tyro
 
-from atomnative.errors import CheckpointError, ConfigError
+from atomnative.errors import CheckpointError, ConfigError, UserError
 from atomnative.training.config import OF_THIS_START, RunConfig
 from atomnative.training.run import Found, find_start
 
 Config = TypeVar("Config", bound=RunConfig)
+Parsed = TypeVar("Parsed")
+FRAME = " \u2500\u2502\u256d\u256e\u2570\u256f"
+"""What draws the frames around the parser's complaints."""
+
+
+def parse(config_class: type[Parsed], argv: Sequence[str], prog: str, default: Parsed | None = None) -> Parsed:
+    """The config that the flags give; UserError, in one line, for flags that cannot be parsed."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            if default is None:
+                return tyro.cli(config_class, args=argv, prog=prog)
+            return tyro.cli(config_class, args=argv, prog=prog, default=default)
+    except SystemExit as stopped:
+        if not stopped.code:
+            raise
+        words = (line.strip(FRAME) for line in complaint.getvalue().splitlines())
+        raise UserError(" ".join(filter(None, words))) from None
 
 
 def parse_run(config_class: type[Config], argv: Sequence[str], prog: str) -> tuple[Config, Found | None]:
     """The config, and the checkpoint that the run goes on from."""
-    said = tyro.cli(config_class, args=argv, prog=prog)
+    said = parse(config_class, argv, prog)
     said.check()
     start = find_start(said)
     if start is None:
@@ -25,7 +45,7 @@ def parse_run(config_class: type[Config], argv: Sequence[str], prog: str) -> tup
         saved.check()
     except ConfigError as error:
         raise CheckpointError(f"checkpoint {start.path} is damaged, use another one: {error}") from error
-    return tyro.cli(config_class, args=argv, prog=prog, default=saved), start
+    return parse(config_class, argv, prog, saved), start
 
 
 def _saved(config_class: type[RunConfig], said: RunConfig, start: Found) -> dict[str, Any]:

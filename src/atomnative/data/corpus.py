@@ -56,7 +56,7 @@ class ByteCorpus:
     process's resident size, and a shard that is cut short under a run is an error and not a SIGBUS.
 
     Args:
-        paths: shard files, in order.
+        paths: shard files, in order, or a single one.
 
     Attributes:
         paths: the shards, `list[str]`.
@@ -68,8 +68,9 @@ class ByteCorpus:
         CorpusError: no file, a folder or unreadable file, an empty shard, or fewer than 2 bytes in all.
     """
 
-    def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
-        self.paths = [os.fspath(path) for path in paths]
+    def __init__(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
+        alone = isinstance(paths, (str, os.PathLike))
+        self.paths = [os.fspath(path) for path in ([paths] if alone else paths)]
         if not self.paths:
             raise CorpusError("a corpus needs at least one file")
         self.sizes = [_shard_size(path) for path in self.paths]

@@ -11,6 +11,7 @@ from atomnative.data.corpus import ByteCorpus, check_same_corpus
 from atomnative.errors import ConfigError
 
 LONGEST_CODE_POINT = 4
+PIECE_BYTES = 1024
 
 
 class StreamingPacketSource:
@@ -57,7 +58,8 @@ class StreamingPacketSource:
         self._ahead: Future[bytes] | None = None
         atomizer.reset()
         self._held: AtomPacket | None = None
-        self._begin_chunk(0, 0)
+        self._chunk = (0, 0, b"")  # shard, offset and bytes of the chunk in hand
+        self._begin_piece(0, 0)
 
     def __iter__(self) -> Iterator[tuple[AtomPacket, AtomPacket]]:
         return self
@@ -71,14 +73,14 @@ class StreamingPacketSource:
         return current, target
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next pair comes from: the chunk, the atomizer at its start, packets used of it, the packet held."""
+        """Where the next pair comes from: a piece of a shard, the atomizer before it, packets used, the one held."""
         held = self._held
         return {
             "corpus": self.corpus.signature(),
             "chunk_bytes": self._chunk_bytes,
             "shard": self._shard,
             "offset": self._offset,
-            "atomizer": self._atomizer_at_chunk,
+            "atomizer": self._atomizer_at_piece,
             "used": self._used,
             "held": None if held is None else dict(vars(held)),
         }
@@ -98,9 +100,10 @@ class StreamingPacketSource:
         self.recent.clear()
         self._held = None if state["held"] is None else AtomPacket(**state["held"])
         self.atomizer.load_state_dict(state["atomizer"])
-        self._begin_chunk(int(state["shard"]), int(state["offset"]))
+        self._chunk = (0, 0, b"")
+        self._begin_piece(int(state["shard"]), int(state["offset"]))
         if state["used"]:
-            self._encode_chunk()
+            self._encode_piece()
             self._used = int(state["used"])
 
     def close(self) -> None:
@@ -114,28 +117,39 @@ class StreamingPacketSource:
             if self._encoded:
                 if self._at_shard_end() and self._shard + 1 == len(self.corpus.paths) and not self._loop:
                     raise StopIteration
-                self._begin_chunk(*self._following())
-            self._encode_chunk()
+                self._begin_piece(*self._following())
+            self._encode_piece()
         packet = self._packets[self._used]
         self._used += 1
         return packet
 
-    def _begin_chunk(self, shard: int, offset: int) -> None:
+    def _begin_piece(self, shard: int, offset: int) -> None:
         self._shard, self._offset = shard, offset
-        self._atomizer_at_chunk = self.atomizer.state_dict()
+        self._atomizer_at_piece = self.atomizer.state_dict()
         self._packets: list[AtomPacket] = []
         self._used = 0
         self._encoded = False
         self._length = 0
 
-    def _encode_chunk(self) -> None:
-        raw = self._read(self._shard, self._offset)
-        self._length = len(raw)
+    def _encode_piece(self) -> None:
+        """Encode a little of the chunk: packets take far more time and memory than their bytes."""
+        piece = self._chunk_at(self._shard, self._offset)[:PIECE_BYTES]
+        self._length = len(piece)
         self._encoded = True
-        self._packets = self.atomizer.encode_bytes(raw, reset=False, flush=self._at_shard_end())
-        if self._reader is not None:
-            self._ahead_at = self._following()
-            self._ahead = self._reader.submit(self._read_chunk, *self._ahead_at)
+        self._packets = self.atomizer.encode_bytes(piece, reset=False, flush=self._at_shard_end())
+
+    def _chunk_at(self, shard: int, offset: int) -> bytes:
+        """What is left from that position of the chunk in hand, or the next chunk where nothing is."""
+        in_hand, begins, chunk = self._chunk
+        if in_hand != shard or not begins <= offset < begins + len(chunk):
+            begins, chunk = offset, self._read(shard, offset)
+            self._chunk = (shard, begins, chunk)
+            if self._reader is not None:
+                end = offset + len(chunk)
+                last = end >= self.corpus.sizes[shard]
+                self._ahead_at = ((shard + 1) % len(self.corpus.paths), 0) if last else (shard, end)
+                self._ahead = self._reader.submit(self._read_chunk, *self._ahead_at)
+        return chunk[offset - begins :]
 
     def _at_shard_end(self) -> bool:
         return self._offset + self._length >= self.corpus.sizes[self._shard]

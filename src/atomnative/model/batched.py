@@ -89,6 +89,9 @@ class BatchedByteTick:
     ) -> dict[str, torch.Tensor]:
         """`K` ticks of every stream.
 
+        With `field_bptt` above 0 gradients flow back through earlier windows too, until `detach_field_graph()`: call it
+        after each `backward()`.
+
         Args:
             current, target: bytes, int64[K, B].
             features: whole rows [K, B, 320], or their live columns alone [K, B, 20].

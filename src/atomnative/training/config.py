@@ -62,7 +62,7 @@ class RunConfig:
     """Seed of weights and dropout."""
 
     threads: int | None = None
-    """CPU threads; by default torch's choice."""
+    """CPU threads, by default torch's choice; beside other busy programs, 1 is faster."""
     device: str = "cpu"
     """Where to train: cpu, cuda, cuda:1, ..."""
     log_every: int = 3200
@@ -175,7 +175,7 @@ class SingleConfig(RunConfig):
 
 
 OF_THIS_START = frozenset(
-    {"output_dir", "resume", "run_ticks", "steps", "threads", "device", "allow_parallel_train", "checkpoint_name"}
+    {"output_dir", "resume", "run_ticks", "steps", "device", "allow_parallel_train", "checkpoint_name"}
 )
 """Settings that a resumed run does not take over from its checkpoint."""
 

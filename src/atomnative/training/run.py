@@ -19,7 +19,7 @@ from atomnative.data.corpus import ByteCorpus, resolve_shard_paths
 from atomnative.data.source import LONGEST_CODE_POINT, StreamingPacketSource
 from atomnative.data.stdlib import stdlib_paths
 from atomnative.data.stream import BatchedByteStream
-from atomnative.errors import CheckpointError, ConfigError, RunFolderError
+from atomnative.errors import CheckpointError, ConfigError, CorpusError, RunFolderError
 from atomnative.inference.chat import sample_text
 from atomnative.model.device import open_device
 from atomnative.model.protocol import ByteModel
@@ -65,15 +65,16 @@ def find_start(config: RunConfig) -> Found | None:
 def run_batched(config: TrainConfig, start: Found | None, say: Say) -> None:
     """Train in `B` parallel streams; raises UserError for anything the user can mend, before anything is written."""
     config.check()
-    model, device, tick = _open_model(config, start, say)
+    introduction: list[str] = []  # said when everything has been found to fit
+    model, device, tick = _open_model(config, start, introduction.append)
     if tick >= config.total_ticks:
         say(f"nothing left to do: tick {tick:,} of {config.total_ticks:,} is reached; raise --total-ticks to go on")
         return
     corpus = ByteCorpus(_shards(config))
     stream = BatchedByteStream(corpus, config.batch_size, device=device, **_stream_options(model))
     windows = BatchedWindows(stream, model.streams(config.batch_size, config.atom_flush_every))
-    say(f"corpus: {corpus.total:,} bytes in {len(corpus.paths)} files; {config.batch_size} streams")
-    _Run(config, model, windows, start, tick, say).train(
+    introduction.append(f"corpus: {corpus.total:,} bytes in {len(corpus.paths)} files; {config.batch_size} streams")
+    _Run(config, model, windows, start, tick, say, introduction).train(
         total=config.total_ticks,
         ckpt_every=config.ckpt_every,
         stop_at=config.total_ticks if config.run_ticks is None else tick + config.run_ticks,
@@ -85,7 +86,8 @@ def run_batched(config: TrainConfig, start: Found | None, say: Say) -> None:
 def run_single(config: SingleConfig, start: Found | None, say: Say) -> None:
     """Train with the single-stream form; raises UserError for what the user can mend, before anything is written."""
     config.check()
-    model, _, tick = _open_model(config, start, say)
+    introduction: list[str] = []
+    model, _, tick = _open_model(config, start, introduction.append)
     model.check_available()
     paths = _shards(config)
     source = StreamingPacketSource(
@@ -95,9 +97,9 @@ def run_single(config: SingleConfig, start: Found | None, say: Say) -> None:
         loop=config.loop_shards,
     )
     windows = SingleWindows(source, model, config.atom_flush_every)
-    say(f"corpus: {source.corpus.total:,} bytes in {len(paths)} files; 1 stream")
+    introduction.append(f"corpus: {source.corpus.total:,} bytes in {len(paths)} files; 1 stream")
     total = tick + config.steps
-    _Run(config, model, windows, start, tick, say).train(
+    _Run(config, model, windows, start, tick, say, introduction).train(
         total=total,
         ckpt_every=0,
         stop_at=total,
@@ -110,12 +112,20 @@ class _Run:
     """A model on its data with its optimizer, at a tick."""
 
     def __init__(
-        self, config: RunConfig, model: ByteModel, windows: Windows, start: Found | None, tick: int, say: Say
+        self,
+        config: RunConfig,
+        model: ByteModel,
+        windows: Windows,
+        start: Found | None,
+        tick: int,
+        say: Say,
+        introduction: list[str],
     ) -> None:
         self.config = config
         self.model = model
         self.windows = windows
         self.say = say
+        self.introduction = introduction
         self.progress = Progress(tick)
         surface_rate = config.surface_learning_rate
         self.optimizer = build_optimizer(
@@ -131,14 +141,18 @@ class _Run:
     def _restore(self, training: dict[str, Any]) -> None:
         if "optimizer" in training:
             restored = restore_optimizer(self.optimizer, training["optimizer"])
-            self.say("restored optimizer state" if restored else "optimizer state begins afresh: other parameters")
+            self.introduction.append(
+                "restored optimizer state" if restored else "optimizer state begins afresh: other parameters"
+            )
         if self.windows.load_state_dict(training, self.progress.tick):
             try:
                 torch.set_rng_state(training["rng"]["torch"])
             except (KeyError, TypeError, RuntimeError) as error:
                 raise CheckpointError(f"the checkpoint's random state is unreadable ({error})") from error
         elif training:
-            self.say("streams begin afresh: the checkpoint is of the other trainer")
+            self.introduction.append(
+                "weights go on, streams begin at the corpus's start: the checkpoint is of the other trainer"
+            )
 
     def train(self, *, total: int, ckpt_every: int, stop_at: int, name: Callable[[int], str], samples: bool) -> None:
         config = self.config
@@ -158,27 +172,39 @@ class _Run:
             say=self.say,
         )
 
-        def on_checkpoint() -> None:
-            lines.finish()
+        def save() -> Path:
             path = config.output_dir / name(self.progress.tick)
             write_checkpoint(path, self.model.checkpoint(self._training()))
-            self.say(f"checkpoint {path}")
+            return path
+
+        def on_checkpoint() -> None:
+            lines.finish()
+            self.say(f"checkpoint {save()}")
             if samples:
                 self._show_sample()
             lines.restart_clock()
 
         self.model.train()
         with _run_folder(config), StopRequest() as request, contextlib.closing(self.windows):
-            train(
-                self.model,
-                self.windows,
-                self.optimizer,
-                plan,
-                self.progress,
-                stop=lambda: request.asked or self.progress.tick >= stop_at,
-                on_window=lines.window,
-                on_checkpoint=on_checkpoint,
-            )
+            for line in self.introduction:
+                self.say(line)
+            begun_at = self.progress.tick
+            try:
+                train(
+                    self.model,
+                    self.windows,
+                    self.optimizer,
+                    plan,
+                    self.progress,
+                    stop=lambda: request.asked or self.progress.tick >= stop_at,
+                    on_window=lines.window,
+                    on_checkpoint=on_checkpoint,
+                )
+            except (CorpusError, OSError):  # a shard or the output has gone: what was learned so far need not go too
+                if self.windows.ticks == self.progress.tick > begun_at:
+                    with contextlib.suppress(OSError):
+                        save()
+                raise
             lines.finish()
             reached = self.progress.tick
             self.say(

@@ -34,6 +34,11 @@ class Windows(Protocol):
 
     batch_size: int
 
+    @property
+    def ticks(self) -> int:
+        """Ticks of the run that the state has gone through, also in the middle of a window that failed."""
+        ...
+
     def advance(self, ticks: int) -> WindowLoss: ...
 
     def detach(self) -> None: ...
@@ -60,6 +65,10 @@ class BatchedWindows:
         self.batch_size = stream.batch_size
         self._stream = stream
         self._streams = streams
+
+    @property
+    def ticks(self) -> int:
+        return self._streams.ticks
 
     def advance(self, ticks: int) -> WindowLoss:
         out = self._streams.run_window(*self._stream.next_compact_window(ticks))
@@ -106,6 +115,10 @@ class SingleWindows:
         self._model = model
         self._atom_flush_every = atom_flush_every
         self._ticks = 0
+
+    @property
+    def ticks(self) -> int:
+        return self._ticks
 
     def advance(self, ticks: int) -> WindowLoss:
         losses: list[torch.Tensor] = []
