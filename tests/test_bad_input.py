@@ -233,6 +233,7 @@ def test_flags_that_cannot_be_parsed_are_exit_code_2_and_named(
     said = capsys.readouterr().err
     culprit = "--checkpoint" if arguments[0] == "chat" else arguments[-1]
     assert culprit in said or arguments[-2] in said
+    assert said.count("\n") == 1
     assert "--help" in said
     assert "Traceback" not in said
     assert on_disk(here) == before

@@ -244,3 +244,20 @@ def take(source: StreamingPacketSource, pairs: int) -> list[tuple[AtomPacket, At
 def assert_same_pairs(pairs: list[tuple[AtomPacket, AtomPacket]], packets: list[AtomPacket]) -> None:
     assert all_plain(current for current, _ in pairs) == all_plain(packets[:-1])
     assert all_plain(target for _, target in pairs) == all_plain(packets[1:])
+
+
+def test_the_first_pair_does_not_wait_for_a_whole_chunk(
+    make_shards: MakeShards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A packet takes a thousand times as long as its byte: a chunk of 1 MiB would be minutes of silence."""
+    encoded: list[int] = []
+    encode_bytes = Atomizer.encode_bytes
+
+    def counted(self: Atomizer, raw: bytes, reset: bool = True, flush: bool = True) -> list[AtomPacket]:
+        encoded.append(len(raw))
+        return encode_bytes(self, raw, reset=reset, flush=flush)
+
+    monkeypatch.setattr(Atomizer, "encode_bytes", counted)
+    source = StreamingPacketSource(Atomizer(1), make_shards(b"words and words " * 10_000), prefetch=False)
+    next(source)
+    assert sum(encoded) <= 2048
