@@ -29,7 +29,8 @@ def parse(config_class: type[Parsed], argv: Sequence[str], prog: str, default: P
     except SystemExit as stopped:
         if not stopped.code:
             raise
-        words = (line.strip(FRAME) for line in complaint.getvalue().splitlines())
+        # The frame's first line is a title that says less than what follows it.
+        words = (line.strip(FRAME) for line in complaint.getvalue().splitlines() if not line.startswith("\u256d"))
         raise UserError(" ".join(filter(None, words))) from None
 
 
