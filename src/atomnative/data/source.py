@@ -114,10 +114,10 @@ class StreamingPacketSource:
 
     def _next_packet(self) -> AtomPacket:
         while self._used >= len(self._packets):
-            if self._encoded:
+            if self._length:
                 if self._at_shard_end() and self._shard + 1 == len(self.corpus.paths) and not self._loop:
                     raise StopIteration
-                self._begin_piece(*self._following())
+                self._begin_piece(*self._after(self._shard, self._offset + self._length))
             self._encode_piece()
         packet = self._packets[self._used]
         self._used += 1
@@ -128,14 +128,12 @@ class StreamingPacketSource:
         self._atomizer_at_piece = self.atomizer.state_dict()
         self._packets: list[AtomPacket] = []
         self._used = 0
-        self._encoded = False
-        self._length = 0
+        self._length = 0  # bytes encoded of the shard from the offset on; 0 before the piece is
 
     def _encode_piece(self) -> None:
         """Encode a little of the chunk: packets take far more time and memory than their bytes."""
         piece = self._chunk_at(self._shard, self._offset)[:PIECE_BYTES]
         self._length = len(piece)
-        self._encoded = True
         self._packets = self.atomizer.encode_bytes(piece, reset=False, flush=self._at_shard_end())
 
     def _chunk_at(self, shard: int, offset: int) -> bytes:
@@ -145,19 +143,16 @@ class StreamingPacketSource:
             begins, chunk = offset, self._read(shard, offset)
             self._chunk = (shard, begins, chunk)
             if self._reader is not None:
-                end = offset + len(chunk)
-                last = end >= self.corpus.sizes[shard]
-                self._ahead_at = ((shard + 1) % len(self.corpus.paths), 0) if last else (shard, end)
+                self._ahead_at = self._after(shard, offset + len(chunk))
                 self._ahead = self._reader.submit(self._read_chunk, *self._ahead_at)
         return chunk[offset - begins :]
 
     def _at_shard_end(self) -> bool:
         return self._offset + self._length >= self.corpus.sizes[self._shard]
 
-    def _following(self) -> tuple[int, int]:
-        if self._at_shard_end():
-            return (self._shard + 1) % len(self.corpus.paths), 0
-        return self._shard, self._offset + self._length
+    def _after(self, shard: int, end: int) -> tuple[int, int]:
+        """Shard and offset of what follows the first `end` bytes of a shard, around the corpus's end."""
+        return (shard, end) if end < self.corpus.sizes[shard] else ((shard + 1) % len(self.corpus.paths), 0)
 
     def _read(self, shard: int, offset: int) -> bytes:
         ahead, self._ahead = self._ahead, None

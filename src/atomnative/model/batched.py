@@ -124,7 +124,8 @@ class BatchedByteTick:
                 raise ConfigError("this model has no field_probe: build it with field_loss_weight above 0")
             mean, std = mean_and_std(states, dim=-1)  # [K, B, d] each
             z = field_summary(mean, std, persistence, atom.r)  # [K, B, 4d]
-            x = features if features.shape[-1] == N_FEATURES else self._expand(current, features)
+            whole = features.shape[-1] == N_FEATURES
+            x = features if whole else expand_features(self._feature_table, current, features)  # [K, B, 320]
             loss = loss + model.field_loss_weight * model.field_probe.loss(z, x)
         self._field = states[-1] if model.field_bptt > 0 else states[-1].detach()
         self.ticks += ticks
@@ -143,9 +144,6 @@ class BatchedByteTick:
         rows = F.linear(self._static_table, weight, bias)  # [256, hidden]
         live = F.linear(features, weight[:, self._live_columns])  # [K, B, hidden]
         return compiler.properties(F.embedding(current, rows) + live)
-
-    def _expand(self, current: torch.Tensor, live: torch.Tensor) -> torch.Tensor:
-        return expand_features(self._feature_table, current, live)  # [K, B, 320]
 
     def _advance(self, atom: Properties) -> torch.Tensor:
         """The field after each tick, [K, B, d, n]."""

@@ -3,7 +3,8 @@
 Both give the loop the same thing, so there is one loop.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -58,6 +59,17 @@ class Windows(Protocol):
     def close(self) -> None: ...
 
 
+@contextlib.contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """A saved state with parts missing or of another kind is a CheckpointError; one that says what is wrong stays."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"the checkpoint's {what} state is unreadable ({error})") from error
+
+
 class BatchedWindows:
     """`B` parallel streams through the batched form."""
 
@@ -88,13 +100,9 @@ class BatchedWindows:
         if saved is None:
             self._streams.ticks = tick
             return False
-        try:
+        with _readable("stream"):
             self._stream.load_state_dict(saved["stream"])
             self._streams.load_state_dict(saved["runtime"])
-        except UserError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"the checkpoint's stream state is unreadable ({error})") from error
         return True
 
     def recent_bytes(self, count: int) -> bytes:
@@ -150,12 +158,8 @@ class SingleWindows:
         saved = state.get("source")
         if saved is None:
             return False
-        try:
+        with _readable("source"):
             self._source.load_state_dict(saved)
-        except UserError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"the checkpoint's source state is unreadable ({error})") from error
         return True
 
     def recent_bytes(self, count: int) -> bytes:
