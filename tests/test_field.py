@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atomnative.model.field import FieldDynamics
+from atomnative.model.field import FieldDynamics, channel_phases
 from atomnative.model.propagator import propagator
 from atomnative.model.recurrence import field_recurrence, plain_recurrence
 from tests.reference_rk4 import rk4_tick
@@ -49,25 +49,30 @@ def test_the_reference_dynamics_are_a_float64_rk4_step(max_rms: float | None) ->
         dynamics.coupling_scale.fill_(1.7)
     alpha, r = torch.randn(7, 4), torch.nn.functional.normalize(torch.randn(4), dim=0)
     with torch.no_grad():
-        got = dynamics(alpha, r).numpy()
+        got = dynamics(alpha, r, channel_phases(r)).numpy()
     assert np.abs(got - rk4_tick(alpha.numpy(), r.numpy(), -0.3, 0.7, 1.7, max_rms)).max() <= 1e-13
 
 
+@pytest.mark.parametrize("leak", ["in W", "by tick"])
 @pytest.mark.parametrize("max_rms", [None, 0.3, 1.1, 100.0], ids=["free", "always", "sometimes", "never"])
 @pytest.mark.parametrize("ticks", [1, 2, 9])
-def test_the_recurrence_and_its_gradient_are_those_of_its_plain_twin(ticks: int, max_rms: float | None) -> None:
+def test_the_recurrence_and_its_gradient_are_those_of_its_plain_twin(
+    ticks: int, max_rms: float | None, leak: str
+) -> None:
     random = torch.Generator().manual_seed(2)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=random, dtype=torch.float64).requires_grad_()
 
-    field, W, v = draw(3, 5, 4), draw(4, 4), draw(ticks, 3, 5, 4)
+    field, W, right, left = draw(3, 5, 4), draw(4, 4), draw(ticks, 3, 5, 2), draw(ticks, 3, 2, 4)
+    keep = draw(ticks, 3, 4) if leak == "by tick" else None
     weights = torch.randn(ticks, 3, 5, 4, generator=random, dtype=torch.float64)
+    leaves = [leaf for leaf in (field, W, right, left, keep) if leaf is not None]
     outs, gradients = [], []
     for form in (plain_recurrence, field_recurrence):
-        out = form(field, 0.5 * W, v, max_rms)
+        out = form(field, 0.5 * W, 0.7 * right, left, max_rms, None if keep is None else torch.sigmoid(keep))
         outs.append(out)
-        gradients.append(torch.autograd.grad((out * weights).sum(), (field, W, v)))
+        gradients.append(torch.autograd.grad((out * weights).sum(), leaves))
     assert torch.allclose(outs[0], outs[1], rtol=0, atol=1e-12)
     for plain, fast in zip(*gradients, strict=True):
         assert torch.allclose(plain, fast, rtol=1e-11, atol=1e-12)

@@ -9,8 +9,8 @@ from atomnative.data.source import StreamingPacketSource as StreamingPacketSourc
 from atomnative.data.stream import BatchedByteStream as BatchedByteStream
 from atomnative.errors import BatchedUnsupported as BatchedUnsupported
 from atomnative.inference.chat import generate_reply as generate_reply
-from atomnative.model.batched import BatchedByteTick as BatchedByteTick
+from atomnative.model.atom.batched import BatchedByteTick as BatchedByteTick
+from atomnative.model.atom.single import AtomNativeModel as AtomNativeModel
 from atomnative.model.registry import load_model as load_model
-from atomnative.model.single import AtomNativeModel as AtomNativeModel
 
 __version__ = "0.1.0"

@@ -1,11 +1,10 @@
 """The physics of the field as the design writes it: leak, injection, one RK4 step, limiter (2.2 and 2.3)."""
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
-
-from atomnative.model.compiler import Properties
 
 # Legend: n modes, d channels; a field is [..., n, d].
 
@@ -19,15 +18,21 @@ def mode_phases(n: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def channel_phases(r: torch.Tensor) -> torch.Tensor:
-    """`beta_j = 0.5 r_j j`. [..., d] -> [..., d]"""
+    """`beta_j = 0.5 r_j j`, of a unit vector `r`. [..., d] -> [..., d]"""
     return 0.5 * r * torch.arange(r.shape[-1], dtype=r.dtype, device=r.device)
 
 
-def injection(atom: Properties, n: int) -> torch.Tensor:
-    """`g`, how much of `r` each mode receives (design 2.2). Properties [..., d] -> [..., n]."""
-    f = atom.omega.mean(-1, keepdim=True).abs()  # [..., 1]
-    p = atom.phi.mean(-1, keepdim=True)  # [..., 1]
-    s = (atom.energy * atom.kappa).mean(-1, keepdim=True)  # [..., 1]
+def injection(f: torch.Tensor, p: torch.Tensor, s: torch.Tensor, n: int) -> torch.Tensor:
+    """`g`, how much of `r` each mode receives (design 2.2).
+
+    Args:
+        f: frequency, at least 0: it decides the centre and the width, [..., 1].
+        p: phase, [..., 1].
+        s: strength, [..., 1].
+        n: modes.
+
+    Returns: [..., n].
+    """
     modes = torch.arange(n, dtype=f.dtype, device=f.device)  # [n]
     centre = n * f / (1.0 + f)  # [..., 1]
     delta = torch.remainder(modes - centre + n / 2, n) - n / 2  # [..., n]
@@ -35,9 +40,9 @@ def injection(atom: Properties, n: int) -> torch.Tensor:
     return s * torch.exp(-((delta / width) ** 2)) * (0.5 + 0.5 * torch.cos(mode_phases(n, f) - p))  # [..., n]
 
 
-def drive(r: torch.Tensor, n: int) -> torch.Tensor:
-    """`u_{m,j} = r_j cos(phi_m + 0.5 r_j j)`. [..., d] -> [..., n, d]"""
-    angles = mode_phases(n, r)[:, None] + channel_phases(r)[..., None, :]  # [..., n, d]
+def drive(r: torch.Tensor, beta: torch.Tensor, n: int) -> torch.Tensor:
+    """`u_{m,j} = r_j cos(phi_m + beta_j)`. [..., d] both -> [..., n, d]"""
+    angles = mode_phases(n, r)[:, None] + beta[..., None, :]  # [..., n, d]
     return r[..., None, :] * torch.cos(angles)
 
 
@@ -59,13 +64,27 @@ def limit(alpha: torch.Tensor, max_rms: float | None) -> torch.Tensor:
     return alpha * scale[..., None, None]
 
 
+class FieldState(nn.Module):
+    """The field of a single stream, `alpha` [..., n, d]; with gradients, it carries the graph of the window so far."""
+
+    alpha: torch.Tensor
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.register_buffer("alpha", torch.zeros(shape))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "FieldState":
+        twin = FieldState(*self.alpha.shape)
+        twin.alpha = self.alpha.detach().clone()
+        return twin
+
+
 class FieldEncoder(nn.Module):
     """Writes an atom into the field: leak, then the rank-one bump (design 2.2). It has no weights of its own."""
 
-    def forward(self, alpha: torch.Tensor, leak: torch.Tensor, atom: Properties) -> torch.Tensor:
-        """Field [n, d], leak [n] or [], properties [d] -> [n, d]."""
-        g = injection(atom, alpha.shape[-2])  # [n]
-        return (1.0 - leak).reshape(-1, 1) * alpha + g[:, None] * atom.r[None, :]
+    def forward(self, alpha: torch.Tensor, leak: torch.Tensor, g: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+        """Field [n, d], leak [n] or [], bump [n], content [d] -> [n, d]."""
+        return (1.0 - leak).reshape(-1, 1) * alpha + g[:, None] * r[None, :]
 
 
 class FieldDynamics(nn.Module):
@@ -78,9 +97,9 @@ class FieldDynamics(nn.Module):
         max_rms: the limiter's bound, or None.
     """
 
-    def __init__(self, max_rms: float | None) -> None:
+    def __init__(self, max_rms: float | None, sigma: float = 0.5) -> None:
         super().__init__()
-        self.phase_sync = nn.Parameter(torch.tensor(0.5))
+        self.phase_sync = nn.Parameter(torch.tensor(sigma))
         self.energy_decay = nn.Parameter(torch.tensor(0.95))
         self.coupling_scale = nn.Parameter(torch.tensor(1.0))
         self.max_rms = max_rms
@@ -95,9 +114,9 @@ class FieldDynamics(nn.Module):
             + self.coupling_scale * u
         )
 
-    def forward(self, alpha: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-        """Field [n, d] and content [d] -> the field one step later, [n, d]."""
-        u = drive(r, alpha.shape[-2])  # [n, d]
+    def forward(self, alpha: torch.Tensor, r: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+        """Field [n, d], content and channel phases [d] -> the field one step later, [n, d]."""
+        u = drive(r, beta, alpha.shape[-2])  # [n, d]
         k1 = self.derivative(alpha, u)
         k2 = self.derivative(alpha + 0.5 * DT * k1, u)
         k3 = self.derivative(alpha + 0.5 * DT * k2, u)

@@ -1,27 +1,39 @@
-"""The one sequential part of a window, `alpha_t = s_t (alpha_{t-1} W^T + v_t)`, and its gradient (design section 3)."""
+"""The sequential part of a window, `alpha_t = s_t (W (keep_t alpha_{t-1}) + v_t)`, and its gradient (design 3).
+
+`v_t`, what a tick adds, is of low rank, `right_t left_t`: it is built once, in the place of the states, never kept.
+"""
 
 from typing import Any
 
 import torch
 
-# Legend: K ticks, B streams, d channels, n modes. Here a field is [d, n]: the mode product is then one plain product
-# [B d, n] x [n, n], and the readout's a plain one over its last two axes.
+# Legend: K ticks, B streams, d channels, n modes, R the rank of v. Here a field is [d, n]: the mode product is then one
+# plain product [B d, n] x [n, n], and the readout's a plain one over its last two axes.
 
 
-def plain_recurrence(field: torch.Tensor, W: torch.Tensor, v: torch.Tensor, max_rms: float | None) -> torch.Tensor:
+def plain_recurrence(
+    field: torch.Tensor,
+    W: torch.Tensor,
+    right: torch.Tensor,
+    left: torch.Tensor,
+    max_rms: float | None,
+    keep: torch.Tensor | None = None,
+) -> torch.Tensor:
     """The recurrence as it is written, differentiated by autograd: the twin that `field_recurrence` is tested against.
 
     Args:
         field: [B, d, n].
-        W: [n, n].
-        v: what each tick adds, [K, B, d, n].
+        W: what moves the modes, [n, n].
+        right, left: factors of what each tick adds, [K, B, d, R] and [K, B, R, n].
         max_rms: the limiter's bound, or None.
+        keep: `1 - lambda` of each tick, stream and mode, [K, B, n]; None: `W` holds the leak.
 
     Returns: the field after each tick, [K, B, d, n].
     """
     states = []
-    for v_t in v.unbind(0):
-        field = field @ W.T + v_t  # [B, d, n]
+    for t, v_t in enumerate((right @ left).unbind(0)):
+        kept = field if keep is None else field * keep[t][:, None, :]  # [B, d, n]
+        field = kept @ W.T + v_t  # [B, d, n]
         if max_rms is not None:
             rms = torch.sqrt(field.square().mean((-2, -1), keepdim=True) + 1e-6)  # [B, 1, 1]
             field = field * (max_rms / (rms + 1e-6)).clamp_max(1.0)
@@ -29,50 +41,72 @@ def plain_recurrence(field: torch.Tensor, W: torch.Tensor, v: torch.Tensor, max_
     return torch.stack(states)
 
 
-def field_recurrence(field: torch.Tensor, W: torch.Tensor, v: torch.Tensor, max_rms: float | None) -> torch.Tensor:
-    """`plain_recurrence`, with the states written once and the gradient of `W` taken as one product over all ticks."""
-    states = _Recurrence.apply(field, W, v, max_rms)
+def field_recurrence(
+    field: torch.Tensor,
+    W: torch.Tensor,
+    right: torch.Tensor,
+    left: torch.Tensor,
+    max_rms: float | None,
+    keep: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`plain_recurrence` with one tensor of the field's size in each direction: the states, and their gradient."""
+    states = _Recurrence.apply(field, W, right, left, max_rms, keep)
     assert isinstance(states, torch.Tensor)
     return states
 
 
 class _Recurrence(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, field: torch.Tensor, W: torch.Tensor, v: torch.Tensor, max_rms: float | None) -> torch.Tensor:
-        ticks, streams, d, n = v.shape
-        states = torch.empty_like(v)  # [K, B, d, n]
-        rms = v.new_zeros(ticks, streams)  # [K, B], of the field before the limiter
+    def forward(
+        ctx: Any,
+        field: torch.Tensor,
+        W: torch.Tensor,
+        right: torch.Tensor,
+        left: torch.Tensor,
+        max_rms: float | None,
+        keep: torch.Tensor | None,
+    ) -> torch.Tensor:
+        states = right @ left  # [K, B, d, n]
+        ticks, streams, d, n = states.shape
+        rms = states.new_zeros(ticks, streams)  # [K, B], of the field before the limiter
         transposed = W.T.contiguous()
-        before = field.reshape(streams * d, n)
-        for t in range(ticks):
-            after = states[t].view(streams * d, n)
-            torch.addmm(v[t].reshape(streams * d, n), before, transposed, out=after)
+        before = field
+        for t, after in enumerate(states.unbind(0)):
+            kept = before if keep is None else before * keep[t][:, None, :]  # [B, d, n]
+            after.view(streams * d, n).addmm_(kept.reshape(streams * d, n), transposed)
             if max_rms is not None:
-                rms[t] = torch.linalg.vector_norm(states[t], dim=(-2, -1)).square().div(d * n).add(1e-6).sqrt()  # [B]
-                scale = (max_rms / (rms[t] + 1e-6)).clamp_max(1.0)  # [B]
-                states[t].mul_(scale[:, None, None])
+                rms[t] = torch.linalg.vector_norm(after, dim=(-2, -1)).square().div(d * n).add(1e-6).sqrt()  # [B]
+                after.mul_((max_rms / (rms[t] + 1e-6)).clamp_max(1.0)[:, None, None])
             before = after
-        ctx.save_for_backward(field, W, states, rms)
+        ctx.save_for_backward(field, W, right, left, keep, states, rms)
         ctx.max_rms = max_rms
         return states
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        field, W, states, rms = ctx.saved_tensors
+        field, W, right, left, keep, states, rms = ctx.saved_tensors
         max_rms: float | None = ctx.max_rms
         ticks, streams, d, n = states.shape
-        grad = grads[0].clone(memory_format=torch.contiguous_format)  # [K, B, d, n], becomes that of (W alpha + v)
+        grad = grads[0].clone(memory_format=torch.contiguous_format)  # [K, B, d, n], becomes that of v
+        grad_W = torch.zeros_like(W)  # [n, n]
+        grad_keep = None if keep is None else torch.empty_like(keep)  # [K, B, n]
+        grad_field = torch.zeros_like(field)  # [B, d, n]
         for t in range(ticks - 1, -1, -1):
             if max_rms is not None:
                 _limiter_backward(grad[t], states[t], rms[t], max_rms)
-            if t > 0:
-                grad[t - 1].view(streams * d, n).addmm_(grad[t].view(streams * d, n), W)
-        grad_field = (grad[0].view(streams * d, n) @ W).view(streams, d, n) if ctx.needs_input_grad[0] else None
-        flat = grad.view(ticks, streams * d, n)
-        grad_W = flat[0].T @ field.reshape(streams * d, n)  # [n, n]
-        if ticks > 1:
-            grad_W = torch.addmm(grad_W, flat[1:].reshape(-1, n).T, states[:-1].reshape(-1, n))
-        return grad_field, grad_W, grad, None
+            before = states[t - 1] if t > 0 else field  # [B, d, n]
+            grad_before = grad[t - 1] if t > 0 else grad_field  # [B, d, n]
+            grad_after = grad[t].view(streams * d, n)
+            if keep is None or grad_keep is None:
+                grad_W.addmm_(grad_after.T, before.reshape(streams * d, n))
+                grad_before.view(streams * d, n).addmm_(grad_after, W)
+                continue
+            keep_t = keep[t][:, None, :]  # [B, 1, n]
+            grad_W.addmm_(grad_after.T, (before * keep_t).reshape(streams * d, n))
+            grad_kept = (grad_after @ W).view(streams, d, n)
+            torch.sum(grad_kept * before, dim=1, out=grad_keep[t])
+            grad_before.addcmul_(grad_kept, keep_t)
+        return grad_field, grad_W, grad @ left.mT, right.mT @ grad, None, grad_keep
 
 
 def _limiter_backward(grad: torch.Tensor, limited: torch.Tensor, rms: torch.Tensor, max_rms: float) -> None:

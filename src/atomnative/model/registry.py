@@ -11,9 +11,9 @@ import torch
 from atomnative.checkpoint.file import naming
 from atomnative.checkpoint.folder import find_checkpoint
 from atomnative.errors import CheckpointError
+from atomnative.model.atom.single import AtomNativeModel
 from atomnative.model.device import open_device
 from atomnative.model.protocol import ByteModel
-from atomnative.model.single import AtomNativeModel
 
 ARCHITECTURES: dict[str, type[ByteModel]] = {AtomNativeModel.arch: AtomNativeModel}
 

@@ -12,35 +12,20 @@ from torch import nn
 from atomnative.checkpoint.tensors import check_like, check_tensor
 from atomnative.data.atomizer import Atomizer, AtomPacket
 from atomnative.errors import CheckpointError, ConfigError, NotAvailableYet
-from atomnative.model.atoms import HISTORY_KEPT, Consolidation, LivingAtom
-from atomnative.model.batched import BatchedByteTick
-from atomnative.model.compiler import Compiler, Properties
-from atomnative.model.config import ModelConfig, check_leak
-from atomnative.model.field import FieldDynamics, FieldEncoder
-from atomnative.model.options import single_stream_options
-from atomnative.model.probes import FieldProbe, field_summary, mean_and_std
+from atomnative.model.atom.atoms import HISTORY_KEPT, Consolidation, LivingAtom
+from atomnative.model.atom.batched import BatchedByteTick
+from atomnative.model.atom.compiler import Compiler, Properties
+from atomnative.model.atom.config import ModelConfig, check_leak
+from atomnative.model.atom.options import single_stream_options
+from atomnative.model.atom.probes import FieldProbe, field_summary, mean_and_std
+from atomnative.model.atom.surface import Surface
+from atomnative.model.field import FieldDynamics, FieldEncoder, FieldState, channel_phases
 from atomnative.model.protocol import ByteModel
-from atomnative.model.surface import Surface
 
 # Legend: n modes, d channels, L bytes of a payload at most.
 
 SMALLEST_LEARNABLE_LEAK = 1e-3
 """A sigmoid cannot start at 0 or 1: a learnable leak starts at least this far from either."""
-
-
-class FieldState(nn.Module):
-    """The field of the single stream, `alpha` [n, d]; with gradients, it carries the graph of the window so far."""
-
-    alpha: torch.Tensor
-
-    def __init__(self, n: int, d: int) -> None:
-        super().__init__()
-        self.register_buffer("alpha", torch.zeros(n, d))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "FieldState":
-        twin = FieldState(*self.alpha.shape)
-        twin.alpha = self.alpha.detach().clone()
-        return twin
 
 
 class FieldCore(nn.Module):
@@ -184,10 +169,10 @@ class AtomNativeModel(ByteModel):
         self.check_available()
         core = self.core
         atom = self.compiler(self._features(packet))  # [d] each
-        alpha = core.encoder(core.state.alpha, self.leak(), atom)  # [n, d]
+        alpha = core.encoder(core.state.alpha, self.leak(), atom.bump(self.n_modes), atom.r)  # [n, d]
         if self.field_bptt == 0:
             alpha = alpha.detach()
-        core.state.alpha = core.dynamics(alpha, atom.r)  # [n, d]
+        core.state.alpha = core.dynamics(alpha, atom.r, channel_phases(atom.r))  # [n, d]
         core.remember(atom, packet.payload, self.n_atoms_max)
 
         last = packet.payload[-1]

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from atomnative.data.features import N_FEATURES
+from atomnative.model.field import injection
 
 
 class Properties(NamedTuple):
@@ -25,6 +26,13 @@ class Properties(NamedTuple):
     """`E`, in (0, 1)."""
     kappa: torch.Tensor
     """Coupling, above 0."""
+
+    def bump(self, n: int) -> torch.Tensor:
+        """`g`, how much of `r` each of `n` modes receives (design 2.2). [..., n]"""
+        f = self.omega.mean(-1, keepdim=True).abs()  # [..., 1]
+        p = self.phi.mean(-1, keepdim=True)  # [..., 1]
+        s = (self.energy * self.kappa).mean(-1, keepdim=True)  # [..., 1]
+        return injection(f, p, s, n)
 
 
 class Compiler(nn.Module):

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from atomnative.model.single import AtomNativeModel
+    from atomnative.model.atom.single import AtomNativeModel
 
 
 class SingleStreamOption(NamedTuple):

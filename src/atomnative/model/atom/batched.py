@@ -11,17 +11,17 @@ from atomnative.data.atomizer import byte_tick_feature_table
 from atomnative.data.features import LIVE_COLUMNS, N_FEATURES, N_LIVE
 from atomnative.data.stream import expand_features
 from atomnative.errors import BatchedUnsupported, CheckpointError, ConfigError
-from atomnative.model.atoms import CONSOLIDATION_RATE, HISTORY_LOOKED_AT, HISTORY_NEEDED, stability
-from atomnative.model.compiler import Properties
-from atomnative.model.config import check_leak
-from atomnative.model.field import channel_phases, injection, limit
-from atomnative.model.options import single_stream_options
-from atomnative.model.probes import field_summary, mean_and_std
+from atomnative.model.atom.atoms import CONSOLIDATION_RATE, HISTORY_LOOKED_AT, HISTORY_NEEDED, stability
+from atomnative.model.atom.compiler import Properties
+from atomnative.model.atom.config import check_leak
+from atomnative.model.atom.options import single_stream_options
+from atomnative.model.atom.probes import field_summary, mean_and_std
+from atomnative.model.field import channel_phases, limit
 from atomnative.model.propagator import propagator
 from atomnative.model.recurrence import field_recurrence
 
 if TYPE_CHECKING:
-    from atomnative.model.single import AtomNativeModel
+    from atomnative.model.atom.single import AtomNativeModel
 
 # Legend: K ticks, B streams, n modes, d channels. Fields are kept [.., d, n]: see `recurrence`.
 
@@ -151,19 +151,19 @@ class BatchedByteTick:
         n = model.n_modes
         leak = model.leak()  # [n] or []
         move = propagator(dynamics.phase_sync, dynamics.energy_decay, dynamics.coupling_scale, leak, n)
-        g = injection(atom, n)  # [K, B, n]
+        g = atom.bump(n)  # [K, B, n]
         beta = channel_phases(atom.r)  # [K, B, d]
         right = torch.stack([atom.r, atom.r * torch.cos(beta), atom.r * torch.sin(beta)], dim=-1)  # [K, B, d, 3]
-        left = [g @ move.SP.T, move.q_cos.expand_as(g), -move.q_sin.expand_as(g)]
-        v = right @ torch.stack(left, dim=-2)  # [K, B, d, n], what each tick adds
+        rows = [g @ move.SP.T, move.q_cos.expand_as(g), -move.q_sin.expand_as(g)]
+        left = torch.stack(rows, dim=-2)  # [K, B, 3, n]
         if model.field_bptt > 0:
-            return field_recurrence(self._field, move.W, v, dynamics.max_rms)
+            return field_recurrence(self._field, move.W, right, left, dynamics.max_rms)
 
         with torch.no_grad():
-            states = field_recurrence(self._field, move.W, v, dynamics.max_rms)
+            states = field_recurrence(self._field, move.W, right, left, dynamics.max_rms)
             earlier = torch.cat([self._field[None], states[:-1]])
             entering = (1.0 - leak) * earlier + atom.r[..., None] * g[..., None, :]  # [K, B, d, n]
-        driven = right[..., 1:] @ torch.stack(left[1:], dim=-2)
+        driven = right[..., 1:] @ torch.stack(rows[1:], dim=-2)
         return limit(entering @ move.SP.T + driven, dynamics.max_rms)
 
     def _segments(self, ticks: int) -> list[tuple[int, int, bool]]:
