@@ -12,6 +12,7 @@ from atomnative.training.config import SingleConfig, TrainConfig
 from atomnative.training.run import find_start, run_batched, run_single
 
 TINY = TrainConfig(
+    arch="atom",
     d_model=6,
     n_modes=5,
     n_atoms_max=32,
@@ -32,6 +33,7 @@ TINY = TrainConfig(
 """A run in which all happens: windows cut by episodes and checkpoints, flushes in windows, dropout, a limiter."""
 
 TINY_SINGLE = SingleConfig(
+    arch="atom",
     field_leak_learnable=True,
     d_model=6,
     n_modes=5,

@@ -4,7 +4,8 @@ import contextlib
 import io
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -51,14 +52,22 @@ def parse_run(config_class: type[Config], argv: Sequence[str], prog: str) -> tup
 
 def _saved(config_class: type[RunConfig], said: RunConfig, start: Found) -> dict[str, Any]:
     config = start.content["config"]
-    saved = {**config, "max_span_bytes": config.get("max_payload_bytes"), **start.training.get("settings", {})}
+    saved = {**config, **start.training.get("settings", {})}
+    if "max_payload_bytes" in config:
+        saved.setdefault("max_span_bytes", config["max_payload_bytes"])
     if said.data or said.data_glob:  # another way of naming the corpus replaces the whole of it
         saved = {name: value for name, value in saved.items() if name not in ("data", "data_glob")}
     names = {field.name for field in fields(config_class)} - OF_THIS_START
     known = {name: value for name, value in saved.items() if name in names}
+    hints = get_type_hints(config_class)
     for name, value in known.items():
-        kind = type(getattr(said, name))
-        fits = {tuple: list, float: (int, float)}.get(kind, kind)
-        if kind is not type(None) and value is not None and not isinstance(value, fits):
+        if not _fits(value, hints[name]):
             raise CheckpointError(f"checkpoint {start.path} has {name} {value!r}: it is damaged, use another one")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a checkpoint's plain value can stand for a setting of that type."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    plain = {tuple: list, float: (int, float), Literal: str}
+    return any(isinstance(value, plain.get(get_origin(kind) or kind, kind)) for kind in kinds)

@@ -26,11 +26,7 @@ class StreamBatch(Protocol):
     ticks: int
 
     def run_window(
-        self,
-        current: torch.Tensor,
-        features: torch.Tensor,
-        target: torch.Tensor,
-        dropout_mask: torch.Tensor | None = None,
+        self, current: torch.Tensor, features: torch.Tensor, target: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """Advance by `K` ticks: `byte_logits` [K, B, 256], `loss` and `byte_loss` [K, B]."""
         ...

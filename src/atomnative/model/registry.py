@@ -14,8 +14,9 @@ from atomnative.errors import CheckpointError
 from atomnative.model.atom.single import AtomNativeModel
 from atomnative.model.device import open_device
 from atomnative.model.protocol import ByteModel
+from atomnative.model.stack.single import StackModel
 
-ARCHITECTURES: dict[str, type[ByteModel]] = {AtomNativeModel.arch: AtomNativeModel}
+ARCHITECTURES: dict[str, type[ByteModel]] = {model.arch: model for model in (AtomNativeModel, StackModel)}
 
 
 def model_from_checkpoint(content: Mapping[str, Any]) -> ByteModel:

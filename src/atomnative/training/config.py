@@ -2,19 +2,21 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
 from atomnative.errors import ConfigError, check_seed
 from atomnative.training.schedule import Schedule
 
+Architecture = Literal["atom", "stack"]
+SIZES = {"atom": {"d_model": 48, "n_modes": 16}, "stack": {"d_model": 32, "n_modes": 8}}
+"""The sizes of a field where none are given."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """What both trainers are told."""
-
-    arch: ClassVar[str] = "atom"
 
     data: tuple[str, ...] = ()
     """Files to train on, in this order; the word stdlib stands for the source text of Python's standard library."""
@@ -25,26 +27,33 @@ class RunConfig:
     resume: Path | None = None
     """Go on from this checkpoint, or from the newest of this run folder, whatever the output folder holds."""
 
-    d_model: int = 48
-    """Channels of the field."""
-    n_modes: int = 16
-    """Modes of the field."""
-    n_atoms_max: int = 128
-    """Living atoms at most."""
-    atom_flush_every: int = 128
-    """Ticks between two flushes of the living atoms."""
+    arch: Architecture | None = None
+    """The model: a stack of layers with a field each, or an atom, one field and its readouts; by default a stack,
+    or an atom where a flag is given that only it has."""
+    depth: int = 3
+    """Layers (stack)."""
+    width: int = 64
+    """Width of what flows from layer to layer (stack)."""
+    d_model: int | None = None
+    """Channels of a field; by default 32 (stack), 48 (atom)."""
+    n_modes: int | None = None
+    """Modes of a field; by default 8 (stack), 16 (atom)."""
     field_bptt: int = 32
-    """Ticks of a window, through which gradients flow; 0: each tick trains only itself."""
-    field_leak: float = 0.4
-    """Share of the field forgotten at each tick; a learnable leak starts there."""
-    field_leak_learnable: bool = True
-    """Train one leak for each mode."""
+    """Ticks of a window, through which gradients flow; 0: each tick trains only itself (atom)."""
     field_max_rms: float | None = None
-    """Limit the field's root mean square."""
+    """Limit a field's root mean square."""
+    n_atoms_max: int = 128
+    """Living atoms at most (atom)."""
+    atom_flush_every: int = 128
+    """Ticks between two flushes of the living atoms (atom)."""
+    field_leak: float = 0.4
+    """Share of the field forgotten at each tick; a learnable leak starts there (atom)."""
+    field_leak_learnable: bool = True
+    """Train one leak for each mode (atom)."""
     field_loss_weight: float = 0.0
-    """Weight of the probe that reads the byte's features back from the field."""
+    """Weight of the probe that reads the byte's features back from the field (atom)."""
     last_atom_dropout: float = 0.0
-    """Chance that a stream's last-byte term is left out at a tick, in training."""
+    """Chance that a stream's last-byte term is left out at a tick, in training (atom)."""
     episode_length: int = 0
     """Ticks after which all streams start afresh; 0: never."""
 
@@ -70,19 +79,43 @@ class RunConfig:
     allow_parallel_train: bool = False
     """Train although another trainer holds the output folder."""
 
+    def architecture(self) -> Architecture:
+        """The one asked for, or else the one whose own settings are given, or else the stack.
+
+        Raises:
+            ConfigError: settings of another one.
+        """
+        given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        owned = [name for name in given if name in OWNER]
+        arch = self.arch or (OWNER[owned[0]] if owned else "stack")
+        for name in owned:
+            if OWNER[name] != arch:
+                raise ConfigError(
+                    f"{_flag(name)} is a setting of the {OWNER[name]}, and this run is of the {arch}: "
+                    f"leave it out, or ask for --arch {OWNER[name]}"
+                )
+        return arch
+
     def model_options(self) -> dict[str, Any]:
-        """The model's settings among these."""
+        """The model's settings among these; ConfigError for those of another architecture."""
+        arch = self.architecture()
+        sizes = {
+            name: default if (value := getattr(self, name)) is None else value for name, default in SIZES[arch].items()
+        }
+        shared = {**sizes, "field_bptt": self.field_bptt, "field_max_rms": self.field_max_rms}
+        return {**shared, **(self._atom_options() if arch == "atom" else self._stack_options())}
+
+    def _atom_options(self) -> dict[str, Any]:
         return {
-            "d_model": self.d_model,
-            "n_modes": self.n_modes,
             "n_atoms_max": self.n_atoms_max,
-            "field_bptt": self.field_bptt,
             "field_leak": self.field_leak,
             "field_leak_learnable": self.field_leak_learnable,
-            "field_max_rms": self.field_max_rms,
             "field_loss_weight": self.field_loss_weight,
             "last_atom_dropout": self.last_atom_dropout,
         }
+
+    def _stack_options(self) -> dict[str, Any]:
+        return {"depth": self.depth, "width": self.width}
 
     def check(self) -> None:
         """ConfigError naming the flag and the rule, for what the model does not check itself."""
@@ -95,6 +128,8 @@ class RunConfig:
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{_flag(name)} must be a positive number, not {value}")
         check_seed(self.seed)
+        if self.arch is not None and self.arch not in get_args(Architecture):
+            raise ConfigError(f"--arch must be one of {', '.join(get_args(Architecture))}, not {self.arch!r}")
         if self.lr_schedule not in get_args(Schedule):
             raise ConfigError(f"--lr-schedule must be one of {', '.join(get_args(Schedule))}, not {self.lr_schedule!r}")
         if not 0 <= self.weight_decay < float("inf"):
@@ -116,8 +151,8 @@ class TrainConfig(RunConfig):
     samples: bool = True
     """Show a sample of what the model writes at each checkpoint."""
 
-    def model_options(self) -> dict[str, Any]:
-        return {**super().model_options(), "max_payload_bytes": 1, "last_atom_readout": True}
+    def _atom_options(self) -> dict[str, Any]:
+        return {**super()._atom_options(), "max_payload_bytes": 1, "last_atom_readout": True}
 
     def check(self) -> None:
         super().check()
@@ -131,7 +166,7 @@ class SingleConfig(RunConfig):
     """Train with the single-stream reference form, one packet after another."""
 
     field_leak_learnable: bool = False
-    """Train one leak for each mode."""
+    """Train one leak for each mode (atom)."""
     stream: bool = True
     """Read the shards in chunks; otherwise each shard as a whole."""
     loop_shards: bool = True
@@ -143,21 +178,21 @@ class SingleConfig(RunConfig):
     steps: int = 1000
     """Ticks of this start, beyond those of the checkpoint it goes on from."""
     max_span_bytes: int = 1
-    """Bytes of a packet at most; 1 is byte tick."""
+    """Bytes of a packet at most; 1 is byte tick (atom)."""
     field_obligatory_hard: bool = True
-    """Only the field and the last atom reach the logits."""
+    """Only the field and the last atom reach the logits (atom)."""
     enable_merge: bool = False
-    """Merge coherent living atoms."""
+    """Merge coherent living atoms (atom)."""
     payload_copy: bool = False
-    """Logits also from the living atoms' payloads."""
+    """Logits also from the living atoms' payloads (atom)."""
     last_atom_readout: bool = True
-    """Logits also from the last two bytes, in byte tick, where alone it can be."""
+    """Logits also from the last two bytes, in byte tick, where alone it can be (atom)."""
     efference_every: int = 0
-    """Feed the model its own byte on every N-th tick; 0: never."""
+    """Feed the model its own byte on every N-th tick; 0: never (atom)."""
 
-    def model_options(self) -> dict[str, Any]:
+    def _atom_options(self) -> dict[str, Any]:
         return {
-            **super().model_options(),
+            **super()._atom_options(),
             "max_payload_bytes": self.max_span_bytes,
             "last_atom_readout": self.last_atom_readout and self.max_span_bytes == 1,
             "field_obligatory_hard": self.field_obligatory_hard,
@@ -180,9 +215,21 @@ OF_THIS_START = frozenset(
 """Settings that a resumed run does not take over from its checkpoint."""
 
 
+OWNER: dict[str, Architecture] = {
+    **dict.fromkeys(("depth", "width"), "stack"),
+    **dict.fromkeys(("n_atoms_max", "atom_flush_every", "field_leak", "field_leak_learnable"), "atom"),
+    **dict.fromkeys(("field_loss_weight", "last_atom_dropout", "last_atom_readout", "max_span_bytes"), "atom"),
+    **dict.fromkeys(("field_obligatory_hard", "enable_merge", "payload_copy", "efference_every"), "atom"),
+}
+"""The architecture of each setting that only one has."""
+
+
 def settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that a checkpoint records, as plain values."""
-    recorded = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in OF_THIS_START}
+    """The settings that a checkpoint records, as plain values: those that the run's architecture has."""
+    arch = config.architecture()
+    chosen = {"arch": arch, **config.model_options()}
+    names = [field.name for field in fields(config) if field.name not in OF_THIS_START]
+    recorded = {name: chosen.get(name, getattr(config, name)) for name in names if OWNER.get(name, arch) == arch}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in recorded.items()}
 
 

@@ -35,6 +35,7 @@ Say = Callable[[str], None]
 LOCK_NAME = ".lock"
 SAMPLE_PROMPT_BYTES = 64
 SAMPLE_BYTES = 160
+SIZES_SHOWN = ("depth", "width", "d_model", "n_modes")
 
 
 @dataclass
@@ -278,20 +279,26 @@ def _open_model(config: RunConfig, start: Found | None, say: Say) -> tuple[ByteM
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
+    saved_arch = None if start is None else start.content["config"].get("arch")
+    if start is not None and config.arch not in (None, saved_arch):
+        raise CheckpointError(
+            f"checkpoint {start.path} has arch {saved_arch}, this run asks for {config.arch}: "
+            "ask for the same, or choose another --output-dir"
+        )
+    arch = config.architecture()
     options = config.model_options()
+    sizes = ", ".join(f"{name} {options[name]}" for name in SIZES_SHOWN if name in options)
     try:
         if start is None:
-            model, tick = ARCHITECTURES[config.arch].from_options(options), 0
+            model, tick = ARCHITECTURES[arch].from_options(options), 0
         else:
-            model, tick = _resumed_model(start, config.arch, options, say), ticks_of(start.content)
+            model, tick = _resumed_model(start, arch, options, say), ticks_of(start.content)
             say(f"resumed {start.path} at tick {tick:,}")
         model = model.to(device)
     except RuntimeError as error:  # what torch raises where memory does not suffice
-        raise ConfigError(
-            f"a model of d_model {config.d_model}, n_modes {config.n_modes} does not fit: {error}"
-        ) from error
+        raise ConfigError(f"a model of {sizes} does not fit: {error}") from error
     parameters = sum(p.numel() for p in model.parameters())
-    say(f"model: {model.arch}, d_model {config.d_model}, n_modes {config.n_modes}, {parameters:,} parameters")
+    say(f"model: {model.arch}, {sizes}, {parameters:,} parameters")
     return model, device, tick
 
 
