@@ -1,19 +1,24 @@
-"""Drives both forms of the model through the same plan, and keeps all that the contract speaks of."""
+"""Drives both forms of a model through the same plan, and keeps all that the contract speaks of."""
 
 import copy
 from dataclasses import dataclass, field, replace
 
 import torch
+from typing_extensions import Self
 
-from atomnative import Atomizer, AtomNativeModel, AtomPacket, BatchedByteTick
+from atomnative import Atomizer, AtomNativeModel, AtomPacket, BatchedByteTick, StackModel, StackStreams
 from atomnative.data.features import LIVE_COLUMNS
 
 # Legend: T ticks, B streams, n modes, d channels. All sizes differ, so that no swapped axis passes.
 
 
+Model = AtomNativeModel | StackModel
+Streams = BatchedByteTick | StackStreams
+
+
 @dataclass(frozen=True)
 class Case:
-    """A model and a plan of ticks; `bptt` 0 or the window."""
+    """An `atom` and a plan of ticks; `bptt` 0 or the window."""
 
     d: int = 6
     n: int = 7
@@ -31,7 +36,7 @@ class Case:
     learning_rate: float = 1e-3
     dtype: torch.dtype = torch.float32
 
-    def model(self) -> AtomNativeModel:
+    def model(self) -> Model:
         torch.manual_seed(3)
         torch.set_default_dtype(self.dtype)
         return AtomNativeModel(
@@ -49,7 +54,7 @@ class Case:
             consolidation_threshold=self.threshold,
         )
 
-    def in_double(self) -> "Case":
+    def in_double(self) -> Self:
         return replace(self, dtype=torch.float64)
 
     def window_ends(self) -> list[int]:
@@ -58,6 +63,39 @@ class Case:
             t = min(t + self.window, self.ticks, (t // self.episode + 1) * self.episode)
             ends.append(t)
         return ends
+
+
+@dataclass(frozen=True)
+class StackCase(Case):
+    """A `stack` and a plan of ticks."""
+
+    depth: int = 3
+    width: int = 10
+
+    def model(self) -> StackModel:
+        torch.manual_seed(3)
+        torch.set_default_dtype(self.dtype)
+        return StackModel(self.depth, self.width, self.d, self.n, field_max_rms=self.max_rms, field_bptt=self.bptt)
+
+
+def field_of(model: Model) -> torch.Tensor:
+    """The field of an atom, [n, d]; the fields of a stack, [D, n, d]."""
+    return (model.core.state if isinstance(model, AtomNativeModel) else model.state).alpha
+
+
+def memory_of(form: Model | Streams) -> torch.Tensor:
+    """The slow memory, [d] or [B, d]; a stack has none."""
+    if isinstance(form, AtomNativeModel):
+        return form.core.consolidation.persistence
+    return form.persistence if isinstance(form, BatchedByteTick) else torch.zeros(1)
+
+
+def flush(model: Model) -> None:
+    if isinstance(model, StackModel):
+        return model.flush_atoms()
+    model.core.atoms = type(model.core.atoms)()
+    model.core.energy_history = []
+    return None
 
 
 @dataclass
@@ -94,12 +132,12 @@ def compact(features: torch.Tensor) -> torch.Tensor:
     return features[..., list(LIVE_COLUMNS)]
 
 
-def optimizer_of(model: AtomNativeModel, case: Case) -> torch.optim.Optimizer:
+def optimizer_of(model: Model, case: Case) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=case.learning_rate, weight_decay=0.01)
 
 
 def train_window(
-    model: AtomNativeModel, optimizer: torch.optim.Optimizer, trace: Trace, loss: torch.Tensor, alpha: torch.Tensor
+    model: Model, optimizer: torch.optim.Optimizer, trace: Trace, loss: torch.Tensor, alpha: torch.Tensor
 ) -> None:
     """Backward through the loss and the window's last field, then a step."""
     weights = torch.randn(alpha.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(alpha)
@@ -127,23 +165,21 @@ def run_single(case: Case, packets: list[AtomPacket]) -> Trace:
         trace.losses.append(loss.detach())
         trace.logits.append(info["surface"]["byte_logits"].detach()[0])
         if t % case.flush == 0:
-            model.core.atoms = type(model.core.atoms)()
-            model.core.energy_history = []
+            flush(model)
         if t in ends:
-            alpha = model.core.state.alpha
-            train_window(model, optimizer, trace, torch.stack(losses).mean(), alpha)
+            train_window(model, optimizer, trace, torch.stack(losses).mean(), field_of(model))
             losses = []
             model.detach_field_graph()
-            note_extremes(trace, model.core.state.alpha, model.core.consolidation.persistence)
+            note_extremes(trace, field_of(model), memory_of(model))
         if t % case.episode == 0 and t < case.ticks:
             model.reset_state(reset_atomizer=False)
-    return finish(trace, model, model.core.state.alpha, model.core.consolidation.persistence)
+    return finish(trace, model, field_of(model), memory_of(model))
 
 
 def run_batched(case: Case, packets: list[AtomPacket], whole_rows: bool = True) -> Trace:
     model, trace = case.model(), Trace()
     optimizer = optimizer_of(model, case)
-    streams = BatchedByteTick(model, 1, case.flush)
+    streams = model.streams(1, case.flush)
     torch.manual_seed(11)
     start = 0
     for end in case.window_ends():
@@ -153,19 +189,19 @@ def run_batched(case: Case, packets: list[AtomPacket], whole_rows: bool = True) 
         trace.logits += out["byte_logits"].detach()[:, 0].unbind(0)
         train_window(model, optimizer, trace, out["loss"].mean(), streams.alpha[0])
         streams.detach_field_graph()
-        note_extremes(trace, streams.alpha[0], streams.persistence[0])
+        note_extremes(trace, streams.alpha[0], memory_of(streams)[0])
         if end % case.episode == 0 and end < case.ticks:
             streams.reset_state()
         start = end
-    return finish(trace, model, streams.alpha[0], streams.persistence[0])
+    return finish(trace, model, streams.alpha[0], memory_of(streams)[0])
 
 
 def note_extremes(trace: Trace, alpha: torch.Tensor, persistence: torch.Tensor) -> None:
     trace.persistence_moved = max(trace.persistence_moved, float(persistence.abs().max()))
-    trace.limited = max(trace.limited, float(alpha.detach().square().mean().sqrt()))
+    trace.limited = max(trace.limited, float(alpha.detach().square().mean((-2, -1)).sqrt().max()))
 
 
-def finish(trace: Trace, model: AtomNativeModel, alpha: torch.Tensor, persistence: torch.Tensor) -> Trace:
+def finish(trace: Trace, model: Model, alpha: torch.Tensor, persistence: torch.Tensor) -> Trace:
     trace.alpha, trace.persistence = alpha.detach().clone(), persistence.clone()
     trace.parameters = {name: copy.deepcopy(p.detach()) for name, p in model.named_parameters()}
     return trace

@@ -49,9 +49,8 @@ def rk4_tick(alpha: Array, r: Array, sigma: float, eta: float, c: float, max_rms
     return smoothed * min(1.0, max_rms / (rms + 1e-6))
 
 
-def bump(phi: Array, omega: Array, energy: Array, kappa: Array, n: int) -> Array:
+def bump(f: float, p: float, s: float, n: int) -> Array:
     """Design 2.2: how much of `r` each mode receives. [n]"""
-    f, p, s = abs(omega.mean()), phi.mean(), (energy * kappa).mean()
     centre = n * f / (1.0 + f)
     width = 1.0 + 0.25 / (1.0 + math.exp(-f))
     g = []
@@ -101,7 +100,8 @@ class Reference:
         r = out[0] / np.linalg.norm(out[0])
         phi, omega, energy, kappa = out[1], softplus(out[2]) + 1e-3, sigmoid(out[3]), softplus(out[4])
 
-        entered = (1.0 - self.leak)[:, None] * self.alpha + np.outer(bump(phi, omega, energy, kappa, n), r)
+        g = bump(abs(omega.mean()), phi.mean(), (energy * kappa).mean(), n)
+        entered = (1.0 - self.leak)[:, None] * self.alpha + np.outer(g, r)
         sigma, eta, c = (float(w[f"core.dynamics.{k}"]) for k in ("phase_sync", "energy_decay", "coupling_scale"))
         self.alpha = rk4_tick(entered, r, sigma, eta, c, self.max_rms)
 

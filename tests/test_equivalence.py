@@ -10,12 +10,27 @@ import torch
 from atomnative import AtomNativeModel, BatchedByteTick, BatchedUnsupported
 from atomnative.errors import NotAvailableYet
 from tests import tolerances as tol
-from tests.forms import Case, Trace, as_window, compact, grad, random_packets, run_batched, run_single
+from tests.forms import (
+    Case,
+    StackCase,
+    Streams,
+    Trace,
+    as_window,
+    compact,
+    grad,
+    memory_of,
+    random_packets,
+    run_batched,
+    run_single,
+)
 from tests.reference_rk4 import Reference
+from tests.reference_stack import StackReference
 
 THROUGH_TIME = Case()
 TICK_BY_TICK = Case(bptt=0, window=1, ticks=200, episode=10**9, leak=0.3, leak_learnable=False, dropout=0.0)
 LIMITED = {"free": None, "limited": 0.05}
+CASES = {"through_time": THROUGH_TIME, "tick_by_tick": TICK_BY_TICK, "stack": StackCase()}
+EACH = pytest.mark.parametrize("case", [THROUGH_TIME, StackCase()], ids=["atom", "stack"])
 
 
 def assert_same_run(a: Trace, b: Trace, double: bool) -> None:
@@ -57,13 +72,14 @@ def apart(a: torch.Tensor, b: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("limit", LIMITED)
 @pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
-@pytest.mark.parametrize("case", [THROUGH_TIME, TICK_BY_TICK], ids=["through_time", "tick_by_tick"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_both_forms_train_alike_over_hundreds_of_ticks(case: Case, double: bool, limit: str) -> None:
     case = replace(case, max_rms=LIMITED[limit])
     case = case.in_double() if double else case
     packets = random_packets(case.ticks)
     single, batched = run_single(case, packets), run_batched(case, packets)
-    assert single.persistence_moved > 1e-4, "the slow memory must move for this to test it"
+    if not isinstance(case, StackCase):
+        assert single.persistence_moved > 1e-4, "the slow memory must move for this to test it"
     if case.max_rms is not None:
         assert single.limited == pytest.approx(case.max_rms, rel=1e-3), "the limiter must be active"
     assert_same_run(single, batched, double)
@@ -76,8 +92,17 @@ def test_a_window_of_any_length_without_gradients_through_time_trains_alike(wind
     assert_same_run(run_single(case, packets), run_batched(case, packets), double=True)
 
 
-def test_live_columns_alone_train_like_whole_feature_rows() -> None:
-    case = replace(THROUGH_TIME, ticks=64).in_double()
+@pytest.mark.parametrize("limit", LIMITED)
+@pytest.mark.parametrize("window", [1, 5, 70])
+def test_windows_of_any_length_train_the_stack_alike(window: int, limit: str) -> None:
+    case = StackCase(bptt=window, window=window, ticks=140, max_rms=LIMITED[limit]).in_double()
+    packets = random_packets(case.ticks)
+    assert_same_run(run_single(case, packets), run_batched(case, packets), double=True)
+
+
+@EACH
+def test_live_columns_alone_train_like_whole_feature_rows(case: Case) -> None:
+    case = replace(case, ticks=64).in_double()
     packets = random_packets(case.ticks)
     assert_same_run(run_batched(case, packets), run_batched(case, packets, whole_rows=False), double=True)
 
@@ -88,6 +113,7 @@ def test_both_forms_give_what_an_independent_account_of_the_design_gives(sizes: 
     case = Case(d=sizes[0], n=sizes[1], ticks=90, episode=50, flush=16, dropout=0.0, max_rms=LIMITED[limit]).in_double()
     packets = random_packets(case.ticks)
     model = case.model()
+    assert isinstance(model, AtomNativeModel)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -131,6 +157,39 @@ def test_both_forms_give_what_an_independent_account_of_the_design_gives(sizes: 
             streams.reset_state()
 
 
+@pytest.mark.parametrize("limit", LIMITED)
+@pytest.mark.parametrize("sizes", [(6, 7), (7, 4), (3, 2), (5, 1)], ids=lambda s: f"d{s[0]}-n{s[1]}")
+def test_both_forms_of_the_stack_give_what_an_independent_account_gives(sizes: tuple[int, int], limit: str) -> None:
+    case = StackCase(d=sizes[0], n=sizes[1], ticks=60, episode=40, max_rms=LIMITED[limit]).in_double()
+    packets = random_packets(case.ticks)
+    model = case.model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        model.stabilize_dynamics_parameters()
+    weights = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    reference = StackReference(weights, case.depth, case.d, case.n, case.max_rms)
+    streams = model.streams(1)
+    for t in range(1, case.ticks + 1):
+        current, target = packets[t - 1], packets[t]
+        logits, loss = reference.tick(
+            current.features.numpy().astype(np.float64), current.payload[0], target.payload[0]
+        )
+        with torch.no_grad():
+            single_loss, info = model.transition_loss(current, target)
+            batched = streams.run_window(*as_window(packets, t - 1, t))
+        assert np.abs(info["surface"]["byte_logits"][0].numpy() - logits).max() <= tol.DOUBLE
+        assert np.abs(batched["byte_logits"][0, 0].numpy() - logits).max() <= tol.DOUBLE
+        assert abs(float(single_loss) - loss) <= tol.DOUBLE
+        assert abs(float(batched["loss"][0, 0]) - loss) <= tol.DOUBLE
+        for alpha in (model.state.alpha, streams.alpha[0]):
+            assert np.abs(alpha.numpy() - reference.alpha).max() <= tol.DOUBLE
+        if t % case.episode == 0:
+            reference.reset()
+            model.reset_state()
+            streams.reset_state()
+
+
 class Several:
     """`B` streams of different bytes, each tick's columns from a packet list of its own."""
 
@@ -141,13 +200,15 @@ class Several:
         self.target = torch.cat([target for _, _, target in windows], dim=1)  # [T, B]
         self.dropped = torch.rand(ticks, batch_size, generator=torch.Generator().manual_seed(9)) < 0.5  # [T, B]
 
-    def run(self, streams: BatchedByteTick, cuts: list[int], columns: slice = slice(None)) -> dict[str, torch.Tensor]:
+    def run(self, streams: Streams, cuts: list[int], columns: slice = slice(None)) -> dict[str, torch.Tensor]:
         """Through windows that end at `cuts`; the outputs of all ticks."""
         outs, start = [], 0
         for end in cuts:
             span = (slice(start, end), columns)
+            window = (self.current[span], self.features[span], self.target[span])
+            with_dropout = isinstance(streams, BatchedByteTick)
             outs.append(
-                streams.run_window(self.current[span], self.features[span], self.target[span], self.dropped[span])
+                streams.run_window(*window, self.dropped[span]) if with_dropout else streams.run_window(*window)
             )
             start = end
         return {name: torch.cat([out[name] for out in outs]) for name in outs[0]}
@@ -155,9 +216,12 @@ class Several:
 
 @pytest.mark.parametrize("limit", LIMITED)
 @pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
-def test_several_streams_equal_as_many_runs_of_one_also_with_one_of_them_reset(double: bool, limit: str) -> None:
+@EACH
+def test_several_streams_equal_as_many_runs_of_one_also_with_one_of_them_reset(
+    case: Case, double: bool, limit: str
+) -> None:
     # A flush well after the reset: what the reset leaves of atoms and history must have time to matter.
-    case = replace(Case(), flush=25, max_rms=LIMITED[limit])
+    case = replace(case, flush=25, max_rms=LIMITED[limit])
     case = case.in_double() if double else case
     batch_size, ticks, reset_at = 4, 110, 60
     several, model = Several(batch_size, ticks), case.model()
@@ -165,7 +229,7 @@ def test_several_streams_equal_as_many_runs_of_one_also_with_one_of_them_reset(d
     cuts = [13, 41, reset_at, 77, ticks]
 
     def run(
-        streams: BatchedByteTick, columns: slice, reset: Callable[[BatchedByteTick], None] | None
+        streams: Streams, columns: slice, reset: Callable[[Streams], None] | None
     ) -> tuple[dict[str, torch.Tensor], ...]:
         model.zero_grad()
         first = several.run(streams, [cut for cut in cuts if cut <= reset_at], columns)
@@ -179,18 +243,18 @@ def test_several_streams_equal_as_many_runs_of_one_also_with_one_of_them_reset(d
         (out["loss"].sum() + streams.alpha.sum()).backward()
         return out, {name: grad(p) for name, p in model.named_parameters()}
 
-    together = BatchedByteTick(model, batch_size, case.flush)
+    together = model.streams(batch_size, case.flush)
     third = torch.tensor([False, False, True, False])
     out, gradients = run(together, slice(None), lambda streams: streams.reset_state(third))
     summed = {name: torch.zeros_like(value) for name, value in gradients.items()}
     bound = tol.DOUBLE if double else tol.LOGITS
     for b in range(batch_size):
-        alone = BatchedByteTick(model, 1, case.flush)
-        mine, my_gradients = run(alone, slice(b, b + 1), BatchedByteTick.reset_state if b == 2 else None)
+        alone = model.streams(1, case.flush)
+        mine, my_gradients = run(alone, slice(b, b + 1), (lambda streams: streams.reset_state()) if b == 2 else None)
         assert apart(mine["byte_logits"][:, 0], out["byte_logits"][:, b]) <= bound
         assert apart(mine["loss"][:, 0], out["loss"][:, b]) <= bound
         assert apart(alone.alpha[0], together.alpha[b]) <= bound
-        assert apart(alone.persistence[0], together.persistence[b]) <= bound
+        assert apart(memory_of(alone)[0], memory_of(together).expand(batch_size, -1)[b]) <= bound
         for name, value in my_gradients.items():
             summed[name] += value
     for name, value in gradients.items():
@@ -200,14 +264,15 @@ def test_several_streams_equal_as_many_runs_of_one_also_with_one_of_them_reset(d
 
 @pytest.mark.parametrize("limit", LIMITED)
 @pytest.mark.parametrize("window", [1, 3, 16, 64])
-def test_a_window_equals_its_steps_with_a_flush_in_its_middle(window: int, limit: str) -> None:
-    case = replace(Case(flush=9), max_rms=LIMITED[limit]).in_double()
+@EACH
+def test_a_window_equals_its_steps_with_a_flush_in_its_middle(case: Case, window: int, limit: str) -> None:
+    case = replace(case, flush=9, max_rms=LIMITED[limit]).in_double()
     several, ticks = Several(3, 64), 64
     gradients, outs, states = [], [], []
     for cuts in ([*range(window, ticks, window), ticks], list(range(1, ticks + 1))):
         model = case.model()
-        streams = BatchedByteTick(model, 3, case.flush)
-        if len(cuts) == ticks:
+        streams = model.streams(3, case.flush)
+        if len(cuts) == ticks and isinstance(streams, BatchedByteTick):
             steps = [
                 streams.step(several.current[t], several.features[t], several.target[t], several.dropped[t])
                 for t in range(ticks)
@@ -228,15 +293,16 @@ def test_a_window_equals_its_steps_with_a_flush_in_its_middle(window: int, limit
         assert torch.allclose(torch.as_tensor(value), torch.as_tensor(states[1][name]), atol=tol.DOUBLE), name
 
 
-def test_a_byte_changed_in_one_stream_changes_nothing_in_any_other() -> None:
-    case = replace(Case(), max_rms=0.05)
+@EACH
+def test_a_byte_changed_in_one_stream_changes_nothing_in_any_other(case: Case) -> None:
+    case = replace(case, max_rms=0.05)
     several, model = Several(5, 40), case.model()
     outs, fields = [], []
     for changed in (False, True):
         if changed:
             several.current[3, 2] ^= 1
             several.target[2, 2] ^= 1
-        streams = BatchedByteTick(model, 5, case.flush)
+        streams = model.streams(5, case.flush)
         outs.append(several.run(streams, [17, 40]))
         fields.append(streams.alpha)
     others = [0, 1, 3, 4]
@@ -246,41 +312,43 @@ def test_a_byte_changed_in_one_stream_changes_nothing_in_any_other() -> None:
     assert torch.equal(fields[0][others], fields[1][others])
 
 
-def test_gradients_stop_at_a_detach() -> None:
-    several, model = Several(2, 20), Case().model()
-    streams = BatchedByteTick(model, 2, 32)
+@EACH
+def test_gradients_stop_at_a_detach(case: Case) -> None:
+    several, model = Several(2, 20), case.model()
+    streams = model.streams(2, 32)
     several.run(streams, [10])
     assert streams.alpha.requires_grad
     streams.detach_field_graph()
     assert not streams.alpha.requires_grad
 
 
-def test_gradients_stop_at_a_reset_for_the_reset_stream_alone() -> None:
-    several, model = Several(2, 20), Case().model()
-    streams = BatchedByteTick(model, 2, 32)
+@EACH
+def test_gradients_stop_at_a_reset_for_the_reset_stream_alone(case: Case) -> None:
+    several, model = Several(2, 20), case.model()
+    streams = model.streams(2, 32)
     several.run(streams, [10])
     streams.reset_state(torch.tensor([False, True]))
-    weight = model.compiler.fc1.weight
+    weight = model.compiler.fc1.weight if isinstance(model, AtomNativeModel) else model.text.embedding.weight
     (kept,) = torch.autograd.grad(streams.alpha[0].sum(), weight, retain_graph=True)
     (stopped,) = torch.autograd.grad(streams.alpha[1].sum(), weight)
     assert kept.any()
     assert not stopped.any()
 
 
-def test_the_batched_state_goes_on_bit_for_bit_after_saving_and_refuses_another_number_of_streams() -> None:
-    case = Case()
+@EACH
+def test_the_batched_state_goes_on_bit_for_bit_after_saving_and_refuses_another_number_of_streams(case: Case) -> None:
     several, model = Several(3, 50), case.model().eval()
-    streams = BatchedByteTick(model, 3, case.flush)
+    streams = model.streams(3, case.flush)
     several.run(streams, [17])
     saved = streams.state_dict()
-    twin = BatchedByteTick(model, 3, case.flush)
+    twin = model.streams(3, case.flush)
     twin.load_state_dict(saved)
     outs = [s.run_window(several.current, several.features, several.target) for s in (streams, twin)]
     assert torch.equal(outs[0]["byte_logits"], outs[1]["byte_logits"])
     for name, value in streams.state_dict().items():
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(twin.state_dict()[name])), name
-    with pytest.raises(ValueError, match=r"alpha has shape \[3, 7, 6\], this model \[4, 7, 6\]"):
-        BatchedByteTick(model, 4, case.flush).load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"alpha has shape \[3, .*\], this model \[4, .*\]"):
+        model.streams(4, case.flush).load_state_dict(saved)
 
 
 def byte_tick_model(**settings: object) -> AtomNativeModel:
@@ -331,14 +399,15 @@ def test_the_single_stream_says_that_an_option_is_not_available_yet(name: str) -
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-def test_cuda_equals_cpu() -> None:
-    case = replace(Case(), max_rms=0.05)
+@EACH
+def test_cuda_equals_cpu(case: Case) -> None:
+    case = replace(case, max_rms=0.05)
     several = Several(3, 50)
     outs = []
     for device in ("cpu", "cuda"):
         model = case.model().to(device)
-        streams = BatchedByteTick(model, 3, case.flush)
-        moved = (several.current, several.features, several.target, several.dropped)
-        outs.append(streams.run_window(*(tensor.to(device) for tensor in moved)))
+        streams = model.streams(3, case.flush)
+        moved = [tensor.to(device) for tensor in (several.current, several.features, several.target, several.dropped)]
+        outs.append(streams.run_window(*moved[: 4 if isinstance(streams, BatchedByteTick) else 3]))
     for name in outs[0]:
         assert apart(outs[0][name], outs[1][name].cpu()) <= 1e-3, name

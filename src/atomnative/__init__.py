@@ -12,5 +12,7 @@ from atomnative.inference.chat import generate_reply as generate_reply
 from atomnative.model.atom.batched import BatchedByteTick as BatchedByteTick
 from atomnative.model.atom.single import AtomNativeModel as AtomNativeModel
 from atomnative.model.registry import load_model as load_model
+from atomnative.model.stack.batched import StackStreams as StackStreams
+from atomnative.model.stack.single import StackModel as StackModel
 
 __version__ = "0.1.0"
