@@ -9,7 +9,11 @@ TINY = (
     *("--d-model", "6", "--n-modes", "5", "--field-bptt", "7", "--n-atoms-max", "32", "--atom-flush-every", "16"),
     *("--threads", "1"),
 )
-"""Flags of a model that trains in no time, its sizes all different."""
+"""Flags of an atom that trains in no time, its sizes all different."""
+TINY_STACK = (
+    *("--depth", "2", "--width", "10", "--d-model", "6", "--n-modes", "5", "--field-bptt", "7", "--threads", "1"),
+)
+"""The same for a stack."""
 
 
 def atomnative(

@@ -32,6 +32,24 @@ TINY = TrainConfig(
 )
 """A run in which all happens: windows cut by episodes and checkpoints, flushes in windows, dropout, a limiter."""
 
+TINY_STACK = TrainConfig(
+    arch="stack",
+    depth=2,
+    width=10,
+    d_model=6,
+    n_modes=5,
+    field_bptt=7,
+    batch_size=3,
+    total_ticks=160,
+    ckpt_every=60,
+    episode_length=50,
+    field_max_rms=0.3,
+    warmup_ticks=20,
+    lr_schedule="cosine",
+    log_every=1000,
+    samples=False,
+)
+
 TINY_SINGLE = SingleConfig(
     arch="atom",
     field_leak_learnable=True,
@@ -42,6 +60,21 @@ TINY_SINGLE = SingleConfig(
     field_bptt=7,
     last_atom_dropout=0.5,
     field_loss_weight=0.1,
+    episode_length=50,
+    warmup_ticks=20,
+    chunk_bytes=64,
+    log_every=1000,
+)
+
+
+TINY_SINGLE_STACK = SingleConfig(
+    arch="stack",
+    depth=2,
+    width=10,
+    d_model=6,
+    n_modes=5,
+    field_bptt=7,
+    field_max_rms=0.3,
     episode_length=50,
     warmup_ticks=20,
     chunk_bytes=64,

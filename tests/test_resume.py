@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import torch
 
 from atomnative import BatchedByteStream, ByteCorpus
 from atomnative.checkpoint.folder import newest_checkpoint
+from atomnative.training.config import SingleConfig, TrainConfig
 from atomnative.training.run import run_batched
 from atomnative.training.windows import BatchedWindows, WindowLoss
 from tests.commands import TINY as TINY_FLAGS
+from tests.commands import TINY_STACK as TINY_STACK_FLAGS
 from tests.commands import bare_environment, command
-from tests.runs import TINY, checkpoint, differences, train, train_single
+from tests.runs import TINY, TINY_SINGLE, TINY_SINGLE_STACK, TINY_STACK, checkpoint, differences, train, train_single
 
 
 @pytest.fixture
@@ -30,23 +33,28 @@ def shards(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_one_run_equals_two_halves(tmp_path: Path, shards: list[Path]) -> None:
+EACH = pytest.mark.parametrize("tiny", [TINY, TINY_STACK], ids=["atom", "stack"])
+
+
+@EACH
+def test_one_run_equals_two_halves(tmp_path: Path, shards: list[Path], tiny: TrainConfig) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    train(whole, shards)
-    train(halves, shards, run_ticks=80)
+    train(whole, shards, tiny)
+    train(halves, shards, tiny, run_ticks=80)
     torch.manual_seed(999)  # what a new process would have in its generator
-    said = train(halves, shards)
+    said = train(halves, shards, tiny)
     assert "restored optimizer state" in said
     assert differences(checkpoint(whole, 160), checkpoint(halves, 160)) == []
 
 
-def test_a_chain_of_five_stops_and_resumes_equals_none(tmp_path: Path, shards: list[Path]) -> None:
+@EACH
+def test_a_chain_of_five_stops_and_resumes_equals_none(tmp_path: Path, shards: list[Path], tiny: TrainConfig) -> None:
     whole, chain = tmp_path / "whole", tmp_path / "chain"
-    train(whole, shards)
+    train(whole, shards, tiny)
     starts = 0
     while not (chain / "atom_native_step_160_batched.pt").exists():
         torch.manual_seed(starts)
-        train(chain, shards, run_ticks=27)
+        train(chain, shards, tiny, run_ticks=27)
         starts += 1
     assert starts >= 6
     assert differences(checkpoint(whole, 160), checkpoint(chain, 160)) == []
@@ -55,6 +63,16 @@ def test_a_chain_of_five_stops_and_resumes_equals_none(tmp_path: Path, shards: l
 def test_a_stop_in_the_middle_of_a_window_waits_for_its_end(tmp_path: Path, shards: list[Path]) -> None:
     train(tmp_path / "run", shards, run_ticks=10)
     assert [path.name for path in (tmp_path / "run").glob("*.pt")] == ["atom_native_step_14_batched.pt"]
+
+
+@pytest.mark.parametrize("field_bptt", [1, 64])
+def test_any_window_length_resumes_the_stack_exactly(tmp_path: Path, shards: list[Path], field_bptt: int) -> None:
+    settings: dict[str, Any] = {"field_bptt": field_bptt, "total_ticks": 90}
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    train(whole, shards, TINY_STACK, **settings)
+    train(halves, shards, TINY_STACK, run_ticks=33, **settings)
+    train(halves, shards, TINY_STACK, **settings)
+    assert differences(checkpoint(whole, 90), checkpoint(halves, 90)) == []
 
 
 @pytest.mark.parametrize("field_bptt", [0, 1, 64])
@@ -67,12 +85,13 @@ def test_any_window_length_resumes_exactly(tmp_path: Path, shards: list[Path], f
     assert differences(checkpoint(whole, 90), checkpoint(halves, 90)) == []
 
 
-def test_the_single_stream_trainer_resumes_exactly(tmp_path: Path, shards: list[Path]) -> None:
+@pytest.mark.parametrize("tiny", [TINY_SINGLE, TINY_SINGLE_STACK], ids=["atom", "stack"])
+def test_the_single_stream_trainer_resumes_exactly(tmp_path: Path, shards: list[Path], tiny: SingleConfig) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train_single(whole, shards, steps=140)
+    train_single(whole, shards, tiny, steps=140)
     for steps in (35, 36, 69):  # the whole run's windows end there too
         torch.manual_seed(steps)
-        train_single(parts, shards, steps=steps)
+        train_single(parts, shards, tiny, steps=steps)
     assert differences(checkpoint(whole, 140, batched=False), checkpoint(parts, 140, batched=False)) == []
 
 
@@ -92,8 +111,9 @@ class Crash(Exception):
     """Stands for a power cut: nothing is saved after it."""
 
 
+@EACH
 def test_over_a_chain_of_crashes_every_byte_is_learned_from_exactly_as_often_as_in_an_unbroken_run(
-    tmp_path: Path, shards: list[Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shards: list[Path], monkeypatch: pytest.MonkeyPatch, tiny: TrainConfig
 ) -> None:
     taken: list[torch.Tensor] = []  # the absolute positions of each window learned from, [K, B]
     crash_at = random.Random(7)
@@ -109,7 +129,7 @@ def test_over_a_chain_of_crashes_every_byte_is_learned_from_exactly_as_often_as_
         return advance(self, ticks)
 
     monkeypatch.setattr(BatchedWindows, "advance", logged)
-    train(tmp_path / "whole", shards, ckpt_every=30)
+    train(tmp_path / "whole", shards, tiny, ckpt_every=30)
     unbroken, taken[:] = torch.cat(taken), []
 
     broken = tmp_path / "broken"
@@ -118,7 +138,7 @@ def test_over_a_chain_of_crashes_every_byte_is_learned_from_exactly_as_often_as_
     while True:
         patience[0] = crash_at.randint(1, 9)
         try:
-            train(broken, shards, ckpt_every=30)
+            train(broken, shards, tiny, ckpt_every=30)
         except Crash:
             crashes += 1
         newest = max((int(path.name.split("_")[3]) for path in broken.glob("*.pt")), default=0)
@@ -133,23 +153,24 @@ def test_over_a_chain_of_crashes_every_byte_is_learned_from_exactly_as_often_as_
     assert differences(checkpoint(tmp_path / "whole", 160), checkpoint(broken, 160)) == []
 
 
-def long_run(folder: Path, shard: Path) -> list[str]:
+def long_run(folder: Path, shard: Path, tiny: Sequence[str] = TINY_FLAGS) -> list[str]:
     return command(
         *("train", "--data", shard, "--output-dir", folder, "-B", "3", "--total-ticks", "3000", "--ckpt-every", "150"),
-        *("--last-atom-dropout", "0.5", "--episode-length", "400", "--no-samples", *TINY_FLAGS),
+        *("--episode-length", "400", "--no-samples", *tiny),
     )
 
 
+@pytest.mark.parametrize("tiny", [(*TINY_FLAGS, "--last-atom-dropout", "0.5"), TINY_STACK_FLAGS], ids=["atom", "stack"])
 def test_a_run_killed_at_random_moments_and_restarted_until_done_equals_one_never_killed(
-    tmp_path: Path, shards: list[Path]
+    tmp_path: Path, shards: list[Path], tiny: Sequence[str]
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     environment = bare_environment()
-    subprocess.run(long_run(whole, shards[0]), env=environment, check=True, capture_output=True)
+    subprocess.run(long_run(whole, shards[0], tiny), env=environment, check=True, capture_output=True)
     moments, kills = random.Random(3), 0
     last = killed / "atom_native_step_3000_batched.pt"
     while not last.exists():
-        process = subprocess.Popen(long_run(killed, shards[0]), env=environment, stdout=subprocess.PIPE)
+        process = subprocess.Popen(long_run(killed, shards[0], tiny), env=environment, stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()  # it has begun
         if kills < 4:
