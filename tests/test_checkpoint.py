@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from atomnative import AtomNativeModel, generate_reply, load_model
+from atomnative import AtomNativeModel, StackModel, generate_reply, load_model
 from atomnative.checkpoint import file as checkpoint_file
 from atomnative.checkpoint.file import read_checkpoint, write_checkpoint
 from atomnative.checkpoint.folder import newest_checkpoint, ticks_of
 from atomnative.errors import CheckpointError, RunFolderError
+from atomnative.model.protocol import ByteModel
+from atomnative.training.config import SingleConfig, TrainConfig
 from tests.forms import random_packets
-from tests.runs import TINY, checkpoint, differences, train, train_single
+from tests.runs import TINY, TINY_SINGLE, TINY_SINGLE_STACK, TINY_STACK, checkpoint, differences, train, train_single
 
-GOLDEN = Path(__file__).parent / "golden" / "checkpoint_keys.json"
+GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture
@@ -36,7 +39,14 @@ def small_model(**changes: Any) -> AtomNativeModel:
     return AtomNativeModel(**{**options, **changes})
 
 
-def warm(model: AtomNativeModel, ticks: int = 9) -> AtomNativeModel:
+def small_stack(**changes: Any) -> StackModel:
+    return StackModel(**{"depth": 2, "width": 6, "d_model": 5, "n_modes": 4, **changes})
+
+
+EACH = pytest.mark.parametrize("make", [small_model, small_stack], ids=["atom", "stack"])
+
+
+def warm(model: ByteModel, ticks: int = 9) -> ByteModel:
     """The model after some ticks, without graph."""
     packets = random_packets(ticks)
     with torch.no_grad():
@@ -45,10 +55,14 @@ def warm(model: AtomNativeModel, ticks: int = 9) -> AtomNativeModel:
     return model
 
 
-def test_names_and_shapes_in_a_checkpoint_are_those_that_were_promised(tmp_path: Path, shards: list[Path]) -> None:
+@pytest.mark.parametrize("tiny", [TINY, TINY_STACK], ids=["atom", "stack"])
+def test_names_and_shapes_in_a_checkpoint_are_those_that_were_promised(
+    tmp_path: Path, shards: list[Path], tiny: TrainConfig
+) -> None:
     """A rename would make the checkpoints that people have unreadable: add a format version and a reader instead."""
-    train(tmp_path / "run", shards)
-    assert outline(checkpoint(tmp_path / "run", 160)) == json.loads(GOLDEN.read_text())
+    train(tmp_path / "run", shards, tiny)
+    promised = json.loads((GOLDEN / f"checkpoint_{tiny.arch}.json").read_text())
+    assert outline(checkpoint(tmp_path / "run", 160)) == promised
 
 
 def outline(value: Any) -> Any:
@@ -61,9 +75,12 @@ def outline(value: Any) -> Any:
     return type(value).__name__
 
 
-def test_a_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path, shards: list[Path]) -> None:
-    train(tmp_path / "run", shards)
-    train_single(tmp_path / "single", shards, steps=20)
+@pytest.mark.parametrize("tiny", [(TINY, TINY_SINGLE), (TINY_STACK, TINY_SINGLE_STACK)], ids=["atom", "stack"])
+def test_a_checkpoint_holds_tensors_and_plain_values_only(
+    tmp_path: Path, shards: list[Path], tiny: tuple[TrainConfig, SingleConfig]
+) -> None:
+    train(tmp_path / "run", shards, tiny[0])
+    train_single(tmp_path / "single", shards, tiny[1], steps=20)
     for content in (checkpoint(tmp_path / "run", 160), checkpoint(tmp_path / "single", 20, batched=False)):
         pending: list[Any] = [content]
         while pending:
@@ -76,17 +93,18 @@ def test_a_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path, shards
                 assert type(value) in (torch.Tensor, str, int, float, bool, type(None), bytes), type(value)
 
 
-def test_a_model_saved_and_loaded_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    model = warm(small_model(field_leak=0.2))
+@EACH
+def test_a_model_saved_and_loaded_goes_on_bit_for_bit(tmp_path: Path, make: Callable[..., ByteModel]) -> None:
+    model = warm(make(field_max_rms=0.2))
     model.save(tmp_path / "m.pt")
-    twin = small_model()
+    twin = make()
     assert twin.load(tmp_path / "m.pt") is twin
     packets = random_packets(5, seed=8)
     for current, target in pairwise(packets):
         ours, theirs = model.transition_loss(current, target), twin.transition_loss(current, target)
         assert torch.equal(ours[0], theirs[0])
         assert torch.equal(ours[1]["surface"]["byte_logits"], theirs[1]["surface"]["byte_logits"])
-    assert torch.equal(model.core.consolidation.persistence, twin.core.consolidation.persistence)
+    assert differences(model.sections(), twin.sections()) == []
 
 
 @pytest.mark.parametrize(
@@ -115,19 +133,45 @@ def test_loading_restores_what_changes_the_computation(tmp_path: Path, changes: 
         assert differences(twin.sections(), model.sections()) == []
 
 
-@pytest.mark.parametrize("changes", [{"d_model": 6}, {"n_modes": 3}, {"last_atom_readout": False}])
-def test_a_checkpoint_of_another_shape_is_refused_and_changes_nothing(tmp_path: Path, changes: dict[str, Any]) -> None:
-    small_model().save(tmp_path / "m.pt")
-    other = small_model(**changes)
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        *((small_model, changes) for changes in ({"d_model": 6}, {"n_modes": 3}, {"last_atom_readout": False})),
+        *((small_stack, changes) for changes in ({"depth": 3}, {"width": 7}, {"d_model": 6}, {"n_modes": 3})),
+    ],
+)
+def test_a_checkpoint_of_another_shape_is_refused_and_changes_nothing(
+    tmp_path: Path, make: Callable[..., ByteModel], changes: dict[str, Any]
+) -> None:
+    make().save(tmp_path / "m.pt")
+    other = make(**changes)
     before = {name: value.clone() for name, value in other.state_dict().items()}
     with pytest.raises(CheckpointError, match=next(iter(changes))):
         other.load(tmp_path / "m.pt")
     assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
 
 
-@pytest.mark.parametrize("entry", ["compiler", "core", "field_leak_logit", "surface"])
-def test_a_checkpoint_with_an_entry_missing_or_mangled_is_refused_by_its_name(tmp_path: Path, entry: str) -> None:
-    model = small_model(field_bptt=2, field_leak_learnable=True)
+def test_a_checkpoint_of_the_other_architecture_is_refused_by_a_model_and_opened_by_its_name(tmp_path: Path) -> None:
+    small_stack().save(tmp_path / "m.pt")
+    with pytest.raises(CheckpointError, match=r"architecture 'stack', not 'atom'"):
+        small_model().load(tmp_path / "m.pt")
+    assert isinstance(load_model(tmp_path / "m.pt"), StackModel)
+
+
+@pytest.mark.parametrize(
+    ("model", "entry"),
+    [
+        *(
+            (small_model(field_bptt=2, field_leak_learnable=True), entry)
+            for entry in ("compiler", "core", "field_leak_logit", "surface")
+        ),
+        *((small_stack(), entry) for entry in ("stack", "state")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.arch,
+)
+def test_a_checkpoint_with_an_entry_missing_or_mangled_is_refused_by_its_name(
+    tmp_path: Path, model: ByteModel, entry: str
+) -> None:
     for mangled in (None, 3, {}, {"fc1.weight": torch.zeros(1)}):
         write_checkpoint(tmp_path / "m.pt", {**model.checkpoint(), entry: mangled})
         with pytest.raises(CheckpointError, match=entry):
@@ -250,6 +294,17 @@ def test_checkpoints_travel_from_batched_to_single_to_batched_to_a_reply(tmp_pat
         d_model=6, n_modes=5, max_payload_bytes=1, last_atom_readout=True, field_bptt=7, field_leak_learnable=True
     ).load(third / "atom_native_step_150_batched.pt")
     assert differences(loaded.sections()["surface"], back["surface"]) == []
+
+
+def test_a_stack_travels_from_batched_to_single_to_batched_to_a_reply(tmp_path: Path, shards: list[Path]) -> None:
+    first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
+    train(first, shards, TINY_STACK, total_ticks=100)
+    said = train_single(second, shards, TINY_SINGLE_STACK, resume=first, steps=4)
+    assert "restored optimizer state" in said
+    said = train(third, shards, TINY_STACK, resume=second, total_ticks=150)
+    assert "restored optimizer state" in said
+    assert checkpoint(third, 150)["training"]["step"] == 150
+    assert isinstance(generate_reply(load_model(third), "what?", max_packets=20, seed=1), str)
 
 
 def test_the_single_trainer_starts_from_the_batched_weights_and_moments_exactly(
