@@ -16,12 +16,14 @@ from filelock import FileLock
 
 from atomnative.checkpoint.file import read_checkpoint
 from atomnative.cli.main import main
-from tests.commands import TINY, refused
+from tests.commands import TINY, TINY_STACK, refused
 
 NEWEST = "atom_native_step_40_batched.pt"
 OLDER = "atom_native_step_20_batched.pt"
 TRAIN = ("train", "--data", "text.txt", "--output-dir", "out", *TINY, "-B", "3", "--total-ticks", "20", "--no-samples")
 SINGLE = ("train-single", "--data", "text.txt", "--output-dir", "out", *TINY, "--steps", "5")
+STACK = ("train", "--data", "text.txt", "--output-dir", "out", *TINY_STACK, "-B", "3", "--total-ticks", "20")
+STACK_SINGLE = ("train-single", "--data", "text.txt", "--output-dir", "out", *TINY_STACK, "--steps", "5")
 RESUME = ("train", "--data", "text.txt", "--output-dir", "out", "--total-ticks", "60", "--no-samples")
 CHAT = ("chat", "--prompt", "hi", "--max-packets", "3")
 
@@ -155,6 +157,13 @@ CANNOT_BE_DONE: dict[str, tuple[tuple[str, ...], Words]] = {
     "a seed that does not fit": ((*TRAIN, "--seed", "9" * 30), ("--seed", "9" * 30)),
     "a checkpoint name with a folder": ((*SINGLE, "--checkpoint-name", "a/b.pt"), ("--checkpoint-name", "a/b.pt")),
     "a checkpoint name of another kind": ((*SINGLE, "--checkpoint-name", "b.txt"), ("--checkpoint-name", ".pt")),
+    # architectures
+    "no layers": ((*STACK, "--depth", "0"), ("depth", "at least 1", "not 0")),
+    "no width": ((*STACK, "--width", "0"), ("width", "at least 1", "not 0")),
+    "a stack that cannot learn": ((*STACK, "--field-bptt", "0"), ("field-bptt", "at least 1", "not 0")),
+    "a stack of spans": ((*STACK_SINGLE, "--max-span-bytes", "8"), ("--max-span-bytes", "atom", "--arch atom")),
+    "a leak for a stack": ((*STACK, "--arch", "stack", "--field-leak", "0.1"), ("--field-leak", "--arch atom")),
+    "layers for an atom": ((*TRAIN, "--arch", "atom", "--depth", "2"), ("--depth", "atom", "--arch stack")),
     # options that no form computes yet
     "spans": ((*SINGLE, "--max-span-bytes", "8"), ("not available yet", "span")),
     "spans without the last byte": (
@@ -176,6 +185,7 @@ CANNOT_BE_DONE: dict[str, tuple[tuple[str, ...], Words]] = {
     "a folder without checkpoints to resume": ((*RESUME, "--resume", "folder"), ("no checkpoint in folder", ".pt")),
     # runs that do not fit their checkpoint
     "another shape": ((*RESUME, "--resume", f"run/{NEWEST}", "--d-model", "7"), (NEWEST, "d-model", "6", "7")),
+    "another architecture": ((*RESUME, "--output-dir", "run", "--arch", "stack"), (NEWEST, "atom", "stack")),
     "another number of streams": ((*RESUME, "--output-dir", "run", "-B", "5"), ("3 streams", "5", "use batch size 3")),
     # commands
     "an unknown command": (("dance",), ("dance", "train", "train-single", "chat")),

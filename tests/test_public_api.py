@@ -9,6 +9,8 @@ NAMES = (
         "AtomNativeModel",
         "BatchedByteTick",
         "BatchedUnsupported",
+        "StackModel",
+        "StackStreams",
         "load_model",
         "generate_reply",
     ),
