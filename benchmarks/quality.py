@@ -7,6 +7,7 @@ GRU of the same size on the same work says how hard the held-out text is.
     python benchmarks/quality.py
     python benchmarks/quality.py --model gru --hidden 150
     python benchmarks/quality.py --model atom --d-model 32 --n-modes 32
+    python benchmarks/quality.py --variant no-drive
     python benchmarks/quality.py --data my.txt --megabytes 2 --rates 2e-3 4e-3 8e-3 --seeds 0 1 2 --results all.jsonl
 """
 
@@ -16,19 +17,22 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 import tyro
 from torch import nn
+from variants import VARIANTS
 
 from atomnative import BatchedByteStream, ByteCorpus, load_model, resolve_shard_paths
 from atomnative.data.stdlib import stdlib_paths
 from atomnative.evaluation.bits_per_byte import WINDOW as HELD_OUT_WINDOW
 from atomnative.evaluation.bits_per_byte import bits_per_byte
+from atomnative.model.registry import ARCHITECTURES
 from atomnative.training.config import TrainConfig
 from atomnative.training.run import run_batched
-from atomnative.training.schedule import learning_rate_factor
+from atomnative.training.schedule import Schedule, learning_rate_factor
 
 STREAMS, WARMUP, HELD_OUT_STREAMS = 64, 3200, 16
 
@@ -37,26 +41,40 @@ STREAMS, WARMUP, HELD_OUT_STREAMS = 64, 3200, 16
 class Quality:
     """Train on all but the last 5 % of a text, and measure bits per byte on those."""
 
-    model: Literal["atom", "lstm", "gru"] = "atom"
+    model: Literal["stack", "atom", "lstm", "gru"] = "stack"
     """What learns."""
+    variant: str = "as-designed"
+    """The stack with one thing changed: a name of `variants.py`."""
     data: tuple[str, ...] = ()
     """Files; by default the standard library's source."""
     megabytes: float = 8.0
     """Millions of bytes to train on."""
-    rates: tuple[float, ...] = (4e-3,)
+    rates: tuple[float, ...] = (8e-3,)
     """Peak learning rates: a run for each, with the first seed."""
     seeds: tuple[int, ...] = (0,)
     """Seeds; those after the first are run at the best rate."""
+    depth: int = 3
+    """Layers of the stack."""
+    width: int = 64
+    """Width of the stack."""
     d_model: int = 32
     """Channels of a field."""
-    n_modes: int = 32
+    n_modes: int = 8
     """Modes of a field."""
-    hidden: int = 152
+    hidden: int = 150
     """Units of the LSTM or GRU, after a byte embedding of 64."""
     field_bptt: int = 32
     """Ticks of a window."""
+    field_max_rms: float | None = None
+    """The limiter's bound."""
+    episode_length: int = 0
+    """Ticks of an episode; 0: one without end."""
+    weight_decay: float = 0.01
+    """AdamW's."""
+    lr_schedule: Schedule = "cosine"
+    """The learning rate after the warm-up."""
     field_loss_weight: float = 0.0
-    """Weight of the auxiliary probe."""
+    """Weight of the atom's probe."""
     results: Path | None = None
     """Append a line of JSON for each run to this file."""
     threads: int = 1
@@ -92,8 +110,9 @@ def measure(config: Quality, train: Path, held_out: Path, rate: float, seed: int
     one = measure_yardstick if config.model in ("lstm", "gru") else measure_product
     bits, parameters = one(config, train, held_out, rate, seed)
     seconds = time.perf_counter() - begun
+    name = config.model if config.model != "stack" else f"stack {config.variant}"
     print(
-        f"{config.model}  {parameters:,} parameters  rate {rate:g}  seed {seed}  "
+        f"{name}  {parameters:,} parameters  rate {rate:g}  seed {seed}  "
         f"{bits:.4f} bits/byte held out  {seconds:.0f} s",
         flush=True,
     )
@@ -107,9 +126,14 @@ def measure(config: Quality, train: Path, held_out: Path, rate: float, seed: int
 def measure_product(config: Quality, train: Path, held_out: Path, rate: float, seed: int) -> tuple[float, int]:
     """Held-out bits per byte and parameters of the product."""
     with tempfile.TemporaryDirectory() as folder:
+        own: dict[str, Any] = {"depth": config.depth, "width": config.width}
+        if config.model == "atom":
+            own = {"field_loss_weight": config.field_loss_weight}
         run = TrainConfig(
             data=(str(train),),
             output_dir=Path(folder),
+            arch="atom" if config.model == "atom" else "stack",
+            **own,
             d_model=config.d_model,
             n_modes=config.n_modes,
             batch_size=STREAMS,
@@ -117,15 +141,18 @@ def measure_product(config: Quality, train: Path, held_out: Path, rate: float, s
             total_ticks=int(config.megabytes * 1e6 / STREAMS),
             ckpt_every=0,
             learning_rate=rate,
-            lr_schedule="cosine",
+            weight_decay=config.weight_decay,
+            lr_schedule=config.lr_schedule,
             warmup_ticks=WARMUP,
-            field_loss_weight=config.field_loss_weight,
+            episode_length=config.episode_length,
+            field_max_rms=config.field_max_rms,
             seed=seed,
             samples=False,
         )
-        run_batched(run, None, print if config.verbose else lambda line: None)
-        model = load_model(folder)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+        with patch.dict(ARCHITECTURES, {"stack": VARIANTS[config.variant]}):
+            run_batched(run, None, print if config.verbose else lambda line: None)
+            model = load_model(folder)
+    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return bits_per_byte(model, ByteCorpus([held_out]), HELD_OUT_STREAMS), parameters
 
 
@@ -151,11 +178,11 @@ def measure_yardstick(config: Quality, train: Path, held_out: Path, rate: float,
     torch.manual_seed(seed)
     assert config.model in ("lstm", "gru")
     model = Yardstick(config.model, config.hidden)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=config.weight_decay, fused=True)
     stream = BatchedByteStream(ByteCorpus([train]), STREAMS)
     ticks = int(config.megabytes * 1e6 / STREAMS)
     for tick in range(0, ticks, config.field_bptt):
-        factor = learning_rate_factor(tick, warmup_ticks=WARMUP, total_ticks=ticks, schedule="cosine")
+        factor = learning_rate_factor(tick, warmup_ticks=WARMUP, total_ticks=ticks, schedule=config.lr_schedule)
         for group in optimizer.param_groups:
             group["lr"] = rate * factor
         current, _, target = stream.next_compact_window(config.field_bptt)
