@@ -67,33 +67,32 @@ class _Recurrence(torch.autograd.Function):
         keep: torch.Tensor | None,
     ) -> torch.Tensor:
         states = right @ left  # [K, B, d, n]
-        ticks, streams, d, n = states.shape
-        rms = states.new_zeros(ticks, streams)  # [K, B], of the field before the limiter
-        transposed = W.T.contiguous()
-        before = field
-        for t, after in enumerate(states.unbind(0)):
-            kept = before if keep is None else before * keep[t][:, None, :]  # [B, d, n]
-            after.view(streams * d, n).addmm_(kept.reshape(streams * d, n), transposed)
-            if max_rms is not None:
-                rms[t] = torch.linalg.vector_norm(after, dim=(-2, -1)).square().div(d * n).add(1e-6).sqrt()  # [B]
-                after.mul_((max_rms / (rms[t] + 1e-6)).clamp_max(1.0)[:, None, None])
-            before = after
+        _advance(states, field, W, keep)
+        first = len(states) if max_rms is None else _first_near(states, max_rms)
+        rms = states.new_zeros(states.shape[:2])  # [K, B], of the field before the limiter, where it may act
+        if max_rms is not None and first < len(states):
+            torch.matmul(right[first:], left[first:], out=states[first:])
+            before = field if first == 0 else states[first - 1]  # [B, d, n]
+            for t in range(first, len(states)):
+                _advance(states[t : t + 1], before, W, None if keep is None else keep[t : t + 1])
+                rms[t] = _rms(states[t])
+                states[t].mul_((max_rms / (rms[t] + 1e-6)).clamp_max(1.0)[:, None, None])
+                before = states[t]
         ctx.save_for_backward(field, W, right, left, keep, states, rms)
-        ctx.max_rms = max_rms
+        ctx.max_rms, ctx.first = max_rms, first
         return states
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         field, W, right, left, keep, states, rms = ctx.saved_tensors
-        max_rms: float | None = ctx.max_rms
         ticks, streams, d, n = states.shape
         grad = grads[0].clone(memory_format=torch.contiguous_format)  # [K, B, d, n], becomes that of v
         grad_W = torch.zeros_like(W)  # [n, n]
         grad_keep = None if keep is None else torch.empty_like(keep)  # [K, B, n]
         grad_field = torch.zeros_like(field)  # [B, d, n]
         for t in range(ticks - 1, -1, -1):
-            if max_rms is not None:
-                _limiter_backward(grad[t], states[t], rms[t], max_rms)
+            if t >= ctx.first:
+                _limiter_backward(grad[t], states[t], rms[t], ctx.max_rms)
             before = states[t - 1] if t > 0 else field  # [B, d, n]
             grad_before = grad[t - 1] if t > 0 else grad_field  # [B, d, n]
             grad_after = grad[t].view(streams * d, n)
@@ -107,6 +106,27 @@ class _Recurrence(torch.autograd.Function):
             torch.sum(grad_kept * before, dim=1, out=grad_keep[t])
             grad_before.addcmul_(grad_kept, keep_t)
         return grad_field, grad_W, grad @ left.mT, right.mT @ grad, None, grad_keep
+
+
+def _advance(states: torch.Tensor, field: torch.Tensor, W: torch.Tensor, keep: torch.Tensor | None) -> None:
+    """Turn what `k` ticks add, [k, B, d, n], into the field after each, in place; no limiter."""
+    _, streams, d, n = states.shape
+    for t, after in enumerate(states.unbind(0)):
+        kept = field if keep is None else field * keep[t][:, None, :]  # [B, d, n]
+        after.view(streams * d, n).addmm_(kept.reshape(streams * d, n), W.T)
+        field = after
+
+
+def _rms(field: torch.Tensor) -> torch.Tensor:
+    """`sqrt(mean(alpha^2) + 1e-6)` of fields [..., d, n] -> [...]"""
+    size = field.shape[-1] * field.shape[-2]
+    return torch.linalg.vector_norm(field, dim=(-2, -1)).square().div(size).add(1e-6).sqrt()
+
+
+def _first_near(states: torch.Tensor, max_rms: float) -> int:
+    """The first tick of fields [K, B, d, n] at which a limiter may act, with room for rounding; K where none does."""
+    near = (_rms(states) > 0.999 * max_rms).any(1)  # [K]
+    return int(near.long().argmax()) if bool(near.any()) else len(states)
 
 
 def _limiter_backward(grad: torch.Tensor, limited: torch.Tensor, rms: torch.Tensor, max_rms: float) -> None:
