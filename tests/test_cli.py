@@ -152,7 +152,7 @@ def test_a_resumed_run_is_as_it_was_but_for_what_is_said(here: Path, capsys: pyt
     main(["train", "--data", "a.txt", "--output-dir", "run", "--weight-decay", "0.5", *tiny])
     main(["train", "--output-dir", "run", "--total-ticks", "60", "--field-max-rms", "0.5"])
     out = capsys.readouterr().out
-    assert "note: field_max_rms is None in the checkpoint, 0.5 from here on" in out
+    assert "note: field_max_rms is 4.0 in the checkpoint, 0.5 from here on" in out
     assert "finished at tick 60" in out
     saved = read_checkpoint("run/atom_native_step_60_batched.pt")["training"]["settings"]
     assert saved["data"] == ["a.txt"]

@@ -93,8 +93,11 @@ def test_writing_keeps_nothing_of_what_it_has_written() -> None:
     assert kept() == early
 
 
-def test_the_limiter_bounds_every_field_of_a_stack_however_it_is_weighted() -> None:
-    model = small_stack(field_max_rms=0.5).eval()
+@pytest.mark.parametrize(("settings", "bound"), [({}, 4.0), ({"field_max_rms": 0.5}, 0.5)], ids=["default", "given"])
+def test_the_limiter_bounds_every_field_of_a_stack_however_it_is_weighted(
+    settings: dict[str, float], bound: float
+) -> None:
+    model = small_stack(**settings).eval()
     with torch.no_grad():
         for layer in model.stack_layers():
             layer.leak_logit.fill_(-20.0)  # nothing is ever forgotten: without a limiter this grows for ever
@@ -102,7 +105,7 @@ def test_the_limiter_bounds_every_field_of_a_stack_however_it_is_weighted() -> N
     for byte in islice(generate_bytes(model, b"A text", seed=1), 300):
         assert 0 <= byte < 256
     rms = model.state.alpha.square().mean((-2, -1)).sqrt()  # [D]
-    assert torch.allclose(rms, torch.full_like(rms, 0.5), rtol=1e-3)
+    assert torch.allclose(rms, torch.full_like(rms, bound), rtol=1e-3)
 
 
 # -- what it is told ------------------------------------------------------------------------------------------------
@@ -218,23 +221,23 @@ def test_features_of_another_width_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "arch", "sizes"),
+    ("config", "arch", "field"),
     [
-        (TrainConfig(), "stack", (32, 8)),
-        (TrainConfig(d_model=9), "stack", (9, 8)),
-        (TrainConfig(arch="atom"), "atom", (48, 16)),
-        (TrainConfig(field_leak=0.1), "atom", (48, 16)),
-        (TrainConfig(field_leak_learnable=False, n_modes=3), "atom", (48, 3)),
-        (SingleConfig(max_span_bytes=8), "atom", (48, 16)),
-        (SingleConfig(width=32), "stack", (32, 8)),
+        (TrainConfig(), "stack", (32, 8, 4.0)),
+        (TrainConfig(d_model=9, field_max_rms=0.5), "stack", (9, 8, 0.5)),
+        (TrainConfig(arch="atom"), "atom", (48, 16, None)),
+        (TrainConfig(field_leak=0.1, field_max_rms=0.5), "atom", (48, 16, 0.5)),
+        (TrainConfig(field_leak_learnable=False, n_modes=3), "atom", (48, 3, None)),
+        (SingleConfig(max_span_bytes=8), "atom", (48, 16, None)),
+        (SingleConfig(width=32), "stack", (32, 8, 4.0)),
     ],
 )
 def test_a_run_is_of_the_stack_unless_it_is_told_something_that_only_an_atom_has(
-    config: TrainConfig | SingleConfig, arch: str, sizes: tuple[int, int]
+    config: TrainConfig | SingleConfig, arch: str, field: tuple[int, int, float | None]
 ) -> None:
     assert config.architecture() == arch
     options = config.model_options()
-    assert (options["d_model"], options["n_modes"]) == sizes
+    assert (options["d_model"], options["n_modes"], options["field_max_rms"]) == field
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,15 @@ from typing import Annotated, Any, Literal, get_args
 import tyro
 
 from atomnative.errors import ConfigError, check_seed
+from atomnative.model.stack.config import StackConfig
 from atomnative.training.schedule import Schedule
 
 Architecture = Literal["atom", "stack"]
-SIZES = {"atom": {"d_model": 48, "n_modes": 16}, "stack": {"d_model": 32, "n_modes": 8}}
-"""The sizes of a field where none are given."""
+FIELD = {
+    "atom": {"d_model": 48, "n_modes": 16, "field_max_rms": None},
+    "stack": {name: getattr(StackConfig, name) for name in ("d_model", "n_modes", "field_max_rms")},
+}
+"""What a field is where a setting is not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +34,9 @@ class RunConfig:
     arch: Architecture | None = None
     """The model: a stack of layers with a field each, or an atom, one field and its readouts; by default a stack,
     or an atom where a flag is given that only it has."""
-    depth: int = 3
+    depth: int = StackConfig.depth
     """Layers (stack)."""
-    width: int = 64
+    width: int = StackConfig.width
     """Width of what flows from layer to layer (stack)."""
     d_model: int | None = None
     """Channels of a field; by default 32 (stack), 48 (atom)."""
@@ -41,7 +45,7 @@ class RunConfig:
     field_bptt: int = 32
     """Ticks of a window, through which gradients flow; 0: each tick trains only itself (atom)."""
     field_max_rms: float | None = None
-    """Limit a field's root mean square."""
+    """Limit a field's root mean square; by default to 4 (stack), not at all (atom); inf: not at all."""
     n_atoms_max: int = 128
     """Living atoms at most (atom)."""
     atom_flush_every: int = 128
@@ -99,11 +103,10 @@ class RunConfig:
     def model_options(self) -> dict[str, Any]:
         """The model's settings among these; ConfigError for those of another architecture."""
         arch = self.architecture()
-        sizes = {
-            name: default if (value := getattr(self, name)) is None else value for name, default in SIZES[arch].items()
-        }
-        shared = {**sizes, "field_bptt": self.field_bptt, "field_max_rms": self.field_max_rms}
-        return {**shared, **(self._atom_options() if arch == "atom" else self._stack_options())}
+        given = {name: getattr(self, name) for name in FIELD[arch]}
+        field = {name: FIELD[arch][name] if value is None else value for name, value in given.items()}
+        own = self._atom_options() if arch == "atom" else self._stack_options()
+        return {**field, "field_bptt": self.field_bptt, **own}
 
     def _atom_options(self) -> dict[str, Any]:
         return {
