@@ -6,7 +6,7 @@ DEMO = runs/demo
 
 demo: .venv/installed
 	.venv/bin/atomnative train --data stdlib --output-dir $(DEMO) --total-ticks 88000 --ckpt-every 22000 \
-	  --lr-schedule cosine
+	  --learning-rate 8e-3 --lr-schedule cosine
 	.venv/bin/atomnative chat --checkpoint $(DEMO) --raw --prompt '    def __init__(self' --top-k 20 --seed 1 --max-packets 300
 
 test: .venv/installed-dev

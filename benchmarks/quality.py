@@ -66,7 +66,7 @@ class Quality:
     field_bptt: int = 32
     """Ticks of a window."""
     field_max_rms: float | None = None
-    """The limiter's bound."""
+    """The limiter's bound, by default the architecture's."""
     episode_length: int = 0
     """Ticks of an episode; 0: one without end."""
     weight_decay: float = 0.01

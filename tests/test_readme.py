@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from atomnative.cli.main import main
-from tests.commands import TINY
+from tests.commands import TINY_STACK
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 COMMANDS = re.findall(r"^    \.venv/bin/atomnative (.+)$", README, flags=re.MULTILINE)
 TABLE_FLAGS = re.findall(r"^\| `(-.+?)` \|", README, flags=re.MULTILINE)
-SHORT = {"train": (*TINY, "--total-ticks", "60", "--ckpt-every", "20", "-B", "3"), "chat": ("--max-packets", "5")}
+SHORT = {"train": (*TINY_STACK, "--total-ticks", "60", "--ckpt-every", "20", "-B", "3"), "chat": ("--max-packets", "5")}
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ class StackConfig:
     """Modes `n` of a field."""
     field_max_rms: float | None = 4.0
     """The limiter's bound on a field's rms; None: no limiter. What reads a field is normalised, so nothing else keeps
-    a field from growing where a leak is learned that is smaller than its growth; fields that learn stay below 2."""
+    a field from growing where a leak is learned that is smaller than its growth."""
     field_bptt: int = 32
     """Ticks of a window through which gradients flow."""
 
