@@ -47,7 +47,7 @@ def assert_same_run(a: Trace, b: Trace, double: bool) -> None:
             largest = largest.amax()  # near a zero of its gradient, no sum is exact relative to a scalar itself
         relative = (left - right).abs().amax(1) / largest  # [W]
         worst = int(relative.argmax())
-        assert relative[worst] <= bound(tol.GRADIENTS_RELATIVE), f"gradient of {name} in window {worst}: {relative[worst]}"
+        assert relative[worst] <= bound(tol.GRADIENTS_RELATIVE), f"{name}, window {worst}: {relative[worst]}"
     for name in a.parameters:
         assert float((a.parameters[name] - b.parameters[name]).abs().max()) <= bound(tol.PARAMETERS), name
     assert float((a.alpha - b.alpha).abs().max()) <= bound(tol.FIELD)
