@@ -127,7 +127,8 @@ class BatchedByteTick:
             whole = features.shape[-1] == N_FEATURES
             x = features if whole else expand_features(self._feature_table, current, features)  # [K, B, 320]
             loss = loss + model.field_loss_weight * model.field_probe.loss(z, x)
-        self._field = states[-1] if model.field_bptt > 0 else states[-1].detach()
+        last = states[-1].clone()  # in memory of its own: products may round by where their factors lie
+        self._field = last if model.field_bptt > 0 else last.detach()
         self.ticks += ticks
         return {"byte_logits": logits, "loss": loss, "byte_loss": byte_loss}
 

@@ -67,7 +67,7 @@ class StackStreams:
             states = self._advance(layer, self._fields[index], told)  # [K, B, d, n]
             W_read = layer.W_read.weight.unflatten(1, (-1, told.r.shape[-1])).transpose(1, 2).flatten(1)  # [d, d n]
             h = layer.answer(h, F.linear(states.flatten(-2), W_read), told.gate)  # [K, B, w]
-            self._fields[index] = states[-1]
+            self._fields[index] = states[-1].clone()  # in memory of its own: products may round by where it lies
         logits = model.head(model.norm(h))  # [K, B, 256]
         loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view(len(current), -1)
         self._last_byte = current[-1].clone()
