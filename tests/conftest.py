@@ -1,10 +1,14 @@
 """What every test gets: one thread, deterministic operations, fresh memory full of NaN, global state restored."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+# What a shell starts in the background ignores Ctrl-C, and so would every command that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

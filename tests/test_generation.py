@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import select
 import signal
 import subprocess
@@ -537,6 +538,16 @@ def test_a_reply_streams_before_it_is_finished_and_ctrl_c_ends_it(run_folder: Pa
             process.kill()
     assert process.returncode == 130
     assert err.decode() == "atomnative: interrupted\n"
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_a_field_that_outgrows_its_numbers_ends_the_reply_with_one_line(run_folder: Path, temperature: str) -> None:
+    # With neither leak nor limiter the field of this model grows by 2.6 % a tick.
+    arguments = ("--checkpoint", run_folder, "--prompt", "hi", "--raw", "--max-packets", "10000")
+    code, out, err = chat(*arguments, "--temperature", temperature)
+    assert (code, out[-1]) == (2, "\n")
+    assert len(out) > 1000
+    assert re.fullmatch(r"atomnative: the model's logits are not finite .*\(--field-max-rms\)\n", err)
 
 
 def test_a_talk_over_a_pipe_answers_each_line_and_ends_with_them(run_folder: Path) -> None:

@@ -72,7 +72,7 @@ def _talk(talk: Conversation, config: ChatConfig) -> None:
         try:
             _show(_reply(talk, config, line))
         except KeyboardInterrupt:
-            print()
+            continue
 
 
 def _reply(talk: Conversation, config: ChatConfig, said: str) -> Iterator[str]:
@@ -87,7 +87,9 @@ def _reply(talk: Conversation, config: ChatConfig, said: str) -> Iterator[str]:
 
 
 def _show(pieces: Iterator[str]) -> None:
-    for piece in pieces:
-        sys.stdout.write(printable(piece))
-        sys.stdout.flush()
-    print()
+    try:
+        for piece in pieces:
+            sys.stdout.write(printable(piece))
+            sys.stdout.flush()
+    finally:
+        print(flush=True)

@@ -8,13 +8,17 @@ from itertools import islice
 import torch
 
 from atomnative.data.atomizer import AtomPacket
-from atomnative.errors import ConfigError
+from atomnative.errors import ConfigError, UserError
 from atomnative.inference.sampling import check_sampling, sample_byte
 from atomnative.inference.text import printable, text_pieces, until
 from atomnative.model.protocol import ByteModel
 
 USER_TAG = "Utilisateur:"
 ASSISTANT_TAG = "Assistant:"
+
+
+class ReplyDiverged(UserError):
+    """The model gives no numbers to draw a byte from any more."""
 
 
 def generate_bytes(
@@ -37,6 +41,7 @@ def generate_bytes(
 
     Raises:
         ConfigError: a setting out of its domain.
+        ReplyDiverged: logits that are not finite, when the byte is drawn.
     """
     check_sampling(temperature, top_k, top_p, seed)
     return _generate(model, prompt or b"\n", temperature, top_k, top_p, seed, reset)
@@ -69,9 +74,15 @@ def _read(model: ByteModel, packet: AtomPacket) -> torch.Tensor:
     training = model.training
     model.train(False)
     try:
-        return model.next_byte_logits(packet)
+        logits = model.next_byte_logits(packet)  # [1, 256]
     finally:
         model.train(training)
+    if not logits.isfinite().all():
+        raise ReplyDiverged(
+            "the model's logits are not finite any more: its weights are not, or its field has grown too large; "
+            "start a new talk, and train with a leak (--field-leak) or a bound (--field-max-rms)"
+        )
+    return logits
 
 
 @dataclass
@@ -165,6 +176,7 @@ def generate_reply(
 
     Raises:
         ConfigError: a setting out of its domain.
+        ReplyDiverged: logits that are not finite.
     """
     talk = Conversation(model, user_tag, assistant_tag, raw)
     return "".join(
