@@ -248,6 +248,8 @@ def test_a_run_is_of_the_stack_unless_it_is_told_something_that_only_an_atom_has
             "--field-leak is a setting of the atom, and this run",
         ),
         (TrainConfig(arch="atom", depth=2), "--depth is a setting of the stack, and this run"),
+        (TrainConfig(arch="atom", depth=3), "--depth is a setting of the stack, and this run"),
+        (TrainConfig(arch="atom", width=64), "--width is a setting of the stack, and this run"),
         (TrainConfig(depth=2, last_atom_dropout=0.5), "leave it out, or ask for --arch atom"),
         (SingleConfig(arch="stack", max_span_bytes=8), "--max-span-bytes is a setting of the atom"),
     ],

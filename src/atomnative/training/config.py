@@ -11,11 +11,11 @@ from atomnative.model.stack.config import StackConfig
 from atomnative.training.schedule import Schedule
 
 Architecture = Literal["atom", "stack"]
-FIELD = {
+SIZES = {
     "atom": {"d_model": 48, "n_modes": 16, "field_max_rms": None},
-    "stack": {name: getattr(StackConfig, name) for name in ("d_model", "n_modes", "field_max_rms")},
+    "stack": {name: getattr(StackConfig, name) for name in ("depth", "width", "d_model", "n_modes", "field_max_rms")},
 }
-"""What a field is where a setting is not given."""
+"""What a model is where a setting is not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +34,10 @@ class RunConfig:
     arch: Architecture | None = None
     """The model: a stack of layers with a field each, or an atom, one field and its readouts; by default a stack,
     or an atom where a flag is given that only it has."""
-    depth: int = StackConfig.depth
-    """Layers (stack)."""
-    width: int = StackConfig.width
-    """Width of what flows from layer to layer (stack)."""
+    depth: int | None = None
+    """Layers; by default 3 (stack)."""
+    width: int | None = None
+    """Width of what flows from layer to layer; by default 64 (stack)."""
     d_model: int | None = None
     """Channels of a field; by default 32 (stack), 48 (atom)."""
     n_modes: int | None = None
@@ -96,17 +96,17 @@ class RunConfig:
             if OWNER[name] != arch:
                 raise ConfigError(
                     f"{_flag(name)} is a setting of the {OWNER[name]}, and this run is of the {arch}: "
-                    f"leave it out, or ask for --arch {OWNER[name]}"
+                    f"leave it out, or ask for --arch {OWNER[name]} in an output folder without a run"
                 )
         return arch
 
     def model_options(self) -> dict[str, Any]:
         """The model's settings among these; ConfigError for those of another architecture."""
         arch = self.architecture()
-        given = {name: getattr(self, name) for name in FIELD[arch]}
-        field = {name: FIELD[arch][name] if value is None else value for name, value in given.items()}
-        own = self._atom_options() if arch == "atom" else self._stack_options()
-        return {**field, "field_bptt": self.field_bptt, **own}
+        given = {name: getattr(self, name) for name in SIZES[arch]}
+        sizes = {name: SIZES[arch][name] if value is None else value for name, value in given.items()}
+        own = self._atom_options() if arch == "atom" else {}
+        return {**sizes, "field_bptt": self.field_bptt, **own}
 
     def _atom_options(self) -> dict[str, Any]:
         return {
@@ -116,9 +116,6 @@ class RunConfig:
             "field_loss_weight": self.field_loss_weight,
             "last_atom_dropout": self.last_atom_dropout,
         }
-
-    def _stack_options(self) -> dict[str, Any]:
-        return {"depth": self.depth, "width": self.width}
 
     def check(self) -> None:
         """ConfigError naming the flag and the rule, for what the model does not check itself."""

@@ -71,8 +71,8 @@ def train(
             break
         if not math.isfinite(float(window.loss.detach())):
             raise TrainingDiverged(
-                f"the loss is not finite in ticks {start + 1} to {end}: the last checkpoint stands; "
-                "resume it with a lower --learning-rate"
+                f"the loss is not finite in ticks {start + 1} to {end}: nothing saved is touched; "
+                "run again with a lower --learning-rate"
             )
         factor = learning_rate_factor(
             start, warmup_ticks=plan.warmup_ticks, total_ticks=plan.total, schedule=plan.schedule
