@@ -626,6 +626,21 @@ def test_a_raw_talk_is_read_as_typed(
     assert ASSISTANT_TAG not in capsys.readouterr().out
 
 
+def test_a_seed_decides_a_whole_talk_and_each_of_its_replies_draws_anew(
+    newest: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(AtomNativeModel, "next_byte_logits", lambda self, packet: torch.zeros(1, 256))
+    talks = []
+    for _ in range(2):
+        typed(["one", "one"])
+        main(["chat", "--checkpoint", str(newest), "--interactive", "--raw", "--seed", "3", "--top-k", "0"])
+        talks.append(capsys.readouterr().out)
+    first, second, end = talks[0].removeprefix("> ").split("\n> ")
+    assert first != second
+    assert end == "\n"
+    assert talks[0] == talks[1]
+
+
 def test_a_line_typed_that_is_no_text_is_answered_too(
     newest: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

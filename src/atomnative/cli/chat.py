@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from atomnative.cli.parse import parse
@@ -37,7 +38,7 @@ class ChatConfig:
     top_p: float = 1.0
     """Draw among the fewest likeliest bytes that together have this probability."""
     seed: int | None = None
-    """The same seed gives the same reply."""
+    """The same seed gives the same reply, or the same talk; each reply of a talk draws anew."""
     threads: int = 1
     """CPU threads; a byte at a time is too little work to share."""
     device: str = "cpu"
@@ -55,13 +56,15 @@ def main(argv: Sequence[str]) -> None:
     torch.set_num_threads(config.threads)
     talk = Conversation(load_model(config.checkpoint, config.device), config.user_tag, config.assistant_tag, config.raw)
     if config.prompt is not None:
-        _show(_reply(talk, config, config.prompt))
+        _show(_reply(talk, config, config.prompt, config.seed))
     else:
         _talk(talk, config)
 
 
 def _talk(talk: Conversation, config: ChatConfig) -> None:
-    while True:
+    for turn in count():
+        # With one seed for all, the same words would be drawn after the same tag each time.
+        seed = None if config.seed is None else (config.seed + turn) % 2**63
         try:
             line = input("> " if config.raw else f"{config.user_tag} ")
         except (EOFError, KeyboardInterrupt):
@@ -70,19 +73,19 @@ def _talk(talk: Conversation, config: ChatConfig) -> None:
         if not config.raw:
             print(config.assistant_tag, end="", flush=True)
         try:
-            _show(_reply(talk, config, line))
+            _show(_reply(talk, config, line, seed))
         except KeyboardInterrupt:
             continue
 
 
-def _reply(talk: Conversation, config: ChatConfig, said: str) -> Iterator[str]:
+def _reply(talk: Conversation, config: ChatConfig, said: str, seed: int | None) -> Iterator[str]:
     return talk.reply(
         said,
         max_packets=config.max_packets,
         temperature=config.temperature,
         top_k=config.top_k,
         top_p=config.top_p,
-        seed=config.seed,
+        seed=seed,
     )
 
 
